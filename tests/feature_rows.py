@@ -15,7 +15,11 @@ from calibrant.predictions.last_layer import Head
 from calibrant.predictions.predictions import Predictions
 
 # More partitions, folds and noise would only take longer.
-QUICK = {"group": {"partitions": 4}, "auto": {"folds": 2, "repeats": 1}}
+QUICK = {
+    "group": {"partitions": 4},
+    "groups": {"pairs": False, "penalty": 1.0},
+    "auto": {"folds": 2, "repeats": 1},
+}
 
 
 def features_of(logits):

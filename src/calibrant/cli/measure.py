@@ -41,10 +41,11 @@ Found = tuple[str, dict[str, Any]]
 class MeasureOptions:
     """What `measure` is asked for besides the metrics."""
 
-    by: str | None = option(
-        None,
+    by: list[str] = option(
+        [],
         "Measure within groups: class (predicted), label, margin, confidence, or the name of a "
-        "column of FILE.",
+        "column of FILE. Given twice or more, find the worst group of all columns and of pairs of "
+        "them.",
         metavar="GROUPS",
         complete=complete_group,
     )
@@ -65,7 +66,7 @@ class MeasureOptions:
                 "--rows-for takes an ECE as a fraction, such as 0.01 for 1 %, not "
                 f"{self.rows_for:g}"
             )
-        if self.rows_for is not None and self.by is not None:
+        if self.rows_for is not None and self.by:
             raise InputError("--rows-for asks about the whole file; leave out either it or --by")
 
 
@@ -158,7 +159,7 @@ def _measured(
         if rows.origin is not None:
             text = f"{wrap(str(rows.origin))}\n\n{text}"
             document = {"origin": rows.origin.as_dict(), **document}
-    elif len(source.files) > 1 and options.by is None:
+    elif len(source.files) > 1 and not options.by:
         several = f"{len(source.files)} arguments, one set of rows"
         text += f"\n\n{several}; --each measures each by itself."
     return text, document
@@ -198,8 +199,10 @@ def _of_rows(
 
     page = output.report
     drawn: dict[str, Any] = vars(draw) | {"metrics": names_in(draw.metrics) or None}
+    if len(options.by or ()) > 1:
+        return _worst_of_all(source, options.by, rows, draw, page)
     with source.working("measuring") as how:
-        groups = None if options.by is None else _by_group(source, options.by, rows, drawn | how)
+        groups = None if not options.by else _by_group(source, options.by[0], rows, drawn | how)
         if groups is not None and page is None:
             return str(groups), groups.as_dict()
         result = evaluate(rows, **drawn, **how)
@@ -235,17 +238,47 @@ def _by_group(
     source: Source, by: str, rows: Predictions | Shards, how: dict[str, Any]
 ) -> GroupedEvaluation:
     """Return the rows measured within groups: those of a kind, or of a column of the files."""
-    from calibrant.evaluation.grouping import GroupKind
     from calibrant.evaluation.groups import evaluate_by
 
-    kinds = {"class": "predicted"} | {kind: kind for kind in get_args(GroupKind)}
-    groups: Any = kinds.get(by, by)
-    if by not in kinds and isinstance(rows, Predictions):
-        file, read = source.one()
-        groups = read_column(file, by, read)
+    groups = _column(source, by) if isinstance(rows, Predictions) else _kinds().get(by, by)
     found = evaluate_by(rows, groups, **how)
     # Of rows in memory the library saw a column, but not its name.
     return replace(found, by=by) if found.by == "group" else found
+
+
+def _worst_of_all(
+    source: Source,
+    by: Sequence[str],
+    rows: Predictions | Shards,
+    draw: DrawOptions,
+    page: Path | None,
+) -> Found:
+    """Return the worst group of several columns and their pairs."""
+    from calibrant.evaluation.multicalibration import multicalibration
+
+    if not isinstance(rows, Predictions):
+        raise InputError("several --by compare groups of one file; give one file, or one --by")
+    if page is not None:
+        raise InputError("--report shows groups of one kind; give --by once")
+    if draw.metrics:
+        raise InputError(
+            "several --by find the worst group by one error of its own; drop --metrics"
+        )
+    columns = {name: _column(source, name) for name in by}
+    found = multicalibration(rows, columns, draws=draw.resamples, seed=draw.seed)
+    return str(found), found.as_dict()
+
+
+def _kinds() -> dict[str, str]:
+    from calibrant.evaluation.grouping import GroupKind
+
+    return {"class": "predicted"} | {kind: kind for kind in get_args(GroupKind)}
+
+
+def _column(source: Source, by: str) -> Any:
+    """Return what groups are: a kind, or a column of one file."""
+    kinds = _kinds()
+    return kinds[by] if by in kinds else read_column(source.one()[0], by, source.one()[1])
 
 
 def inspect(file: File, read: ReadOptions, output: OutputOptions) -> None:

@@ -363,7 +363,7 @@ def evaluate_labels(
 
 
 def evidence(
-    values: FloatArray | float, expected: float, rows: int, variance: float
+    values: FloatArray | float, expected: float, rows: float, variance: float
 ) -> NDArray[np.float64]:
     """Return how much values of a metric speak against honesty, on a scale for all groups.
 

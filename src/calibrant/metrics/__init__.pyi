@@ -1,5 +1,6 @@
 """The public names of `calibrant.metrics` and where they live; `__init__.py` reads this list."""
 
+from calibrant.evaluation.multicalibration import multicalibration as multicalibration
 from calibrant.metrics.binned import adaptive_calibration_error as adaptive_calibration_error
 from calibrant.metrics.binned import expected_calibration_error as expected_calibration_error
 from calibrant.metrics.canonical import canonical_calibration_error as canonical_calibration_error

@@ -19,6 +19,7 @@ from calibrant.posthoc.features.density_aware import (
     DensityAwareCalibration as DensityAwareCalibration,
 )
 from calibrant.posthoc.features.feature_clipping import FeatureClipping as FeatureClipping
+from calibrant.posthoc.features.given_groups import GivenGroups as GivenGroups
 from calibrant.posthoc.features.group import GroupCalibration as GroupCalibration
 from calibrant.posthoc.features.proximity import BinMeanShift as BinMeanShift
 from calibrant.posthoc.features.proximity import ProximityDensityRatio as ProximityDensityRatio

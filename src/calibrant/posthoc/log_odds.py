@@ -55,12 +55,18 @@ class EventMap(Calibrator):
     def mapped_log_odds(self, xp: Any, log_odds: Array, learnt: Learnt) -> Array:
         """Return the (n,) log odds of p' of (n,) log odds of p, in float64; see `transform`."""
 
+    def mapped_rows(
+        self, xp: Any, log_odds: Array, features: Array | None, learnt: Learnt
+    ) -> Array:
+        """Return the same of rows whose features may be known; maps of one number ignore them."""
+        return self.mapped_log_odds(xp, log_odds, learnt)
+
     def transform(
         self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Return [1 - p', p'] of two classes, or rows rebuilt around the top label's p'."""
         log_odds = _event_log_odds(xp, logits, None, learnt, masks=masks)
-        after = self.mapped_log_odds(xp, log_odds, learnt)
+        after = self.mapped_rows(xp, log_odds, features, learnt)
         if int(logits.shape[1]) > 2:
             return rebuilt(xp, logits, parted(xp, logits), sigmoid(xp, after), masks)
         probs = xp.stack([sigmoid(xp, -after), sigmoid(xp, after)], axis=1)

@@ -97,7 +97,7 @@ class PriorEstimate(Result):
 
     Attributes:
         source: the rows without labels, n of them; before_source: the rows before, n_before.
-        classes: their names.
+        class_names: of the classes.
         before: (K,) mean calibrated probabilities of the rows before.
         shares: (K,) estimated shares; low, high: (K,) ends of their intervals.
         p_no_shift: chance of such a difference of the mean probabilities if nothing has changed.
@@ -123,7 +123,7 @@ class PriorEstimate(Result):
     before_source: str
     n: int
     n_before: int
-    classes: tuple[str, ...]
+    class_names: tuple[str, ...]
     before: FloatArray
     shares: FloatArray
     low: FloatArray
@@ -145,7 +145,7 @@ class PriorEstimate(Result):
         """Return the largest change, and whether there is any."""
         k = self._largest
         change = (
-            f"class {self.classes[k]} has {percent(self.shares[k])} % "
+            f"class {self.class_names[k]} has {percent(self.shares[k])} % "
             f"({percent(self.low[k])} to {percent(self.high[k])}) of {counted(self.n, 'row')}, "
             f"{percent(self.before[k])} % before"
         )
@@ -158,12 +158,12 @@ class PriorEstimate(Result):
 
     def as_table(self) -> Table:
         """Return the shares, those that changed most first where there are many."""
-        order = list(range(len(self.classes)))
+        order = list(range(len(self.class_names)))
         if len(order) > MOST_CLASSES:
             order.sort(key=lambda k: -abs(float(self.shares[k] - self.before[k])))
         columns = (self.before, self.shares, self.low, self.high)
         lines = [
-            [self.classes[k], *(percent(float(each[k])) for each in columns)]
+            [self.class_names[k], *(percent(float(each[k])) for each in columns)]
             for k in order[:MOST_CLASSES]
         ]
         more = len(order) - len(lines)
@@ -177,7 +177,7 @@ class PriorEstimate(Result):
         columns = {n: getattr(self, n).tolist() for n in ("before", "shares", "low", "high")}
         return [
             {"class": name, **{n.removesuffix("s"): column[k] for n, column in columns.items()}}
-            for k, name in enumerate(self.classes)
+            for k, name in enumerate(self.class_names)
         ]
 
     def as_dict(self) -> dict[str, Any]:

@@ -5,10 +5,10 @@
 Rows are binary: whether the prediction is right, with its confidence, and columns of groups.
 Without files they are simulated: of 4 regions and 3 ages, with shifts by region, by age and by
 both. Files are logs of questions with `scores`, `gold` and `subject`; groups are the subject and
-the letter that was said. Half of the rows fit, the other half measures: mean log loss, the worst group in
-sigmas (`calibrant.metrics.multicalibration`) and how many groups show more than noise. MCGrad is
-fitted as its README says, if it is installed (`pip install mcgrad`; without its tuner it needs no
-torch). The differences of the log loss are to ``platt+groups``, paired.
+the letter that was said. Half of the rows fit, the other half measures: mean log loss, the worst
+group in sigmas (`calibrant.metrics.multicalibration`) and how many groups show more than noise.
+MCGrad is fitted as its README says, if it is installed (`pip install mcgrad`; without its tuner it
+needs no torch). The differences of the log loss are to ``platt+groups``, paired.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
@@ -12,11 +12,12 @@ from calibrant.cli.completion import complete_method
 from calibrant.cli.options import INTERVALS, OUTPUT, File, OutputOptions, option
 from calibrant.cli.output import check_outputs, emit
 from calibrant.core.errors import InputError
-from calibrant.files import ReadOptions, read_predictions
+from calibrant.files import ReadOptions, read_column, read_predictions
 
 if TYPE_CHECKING:
     from calibrant.decision.base import Decision
     from calibrant.posthoc.base import Calibrator
+    from calibrant.predictions.predictions import Predictions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,12 @@ class RuleOptions:
         None, "Name sets of classes, of which this share holds the true class."
     )
     score: str = option("lac", "What makes these sets: lac, aps or raps.", metavar="WORD")
+    by: str = option(
+        "",
+        "Decide in each group, under one promise for all of them: class (predicted), margin, "
+        "confidence, or the name of a column of FILE. Of --risk and --cover.",
+        metavar="GROUPS",
+    )
     level: float = option(0.95, "Coverage of the intervals, a fraction.", panel=INTERVALS)
     seed: int = option(0, "Seed of halves and of the order of bets.", panel=INTERVALS)
 
@@ -80,9 +87,39 @@ def decide(
         "costs": _costs(options.costs) if options.costs else None
     }
     rows = read_predictions(file, read)
+    by = rule.pop("by")
+    if by:
+        _by_groups(_calibrator(calibrator), file, rows, by, rule, output, read)
+        return
     found: Decision = cast(Any, decided)(_calibrator(calibrator), rows, **rule)
     if output.out is not None:
         save_decision(found, output.out)
+    emit(str(found), found.as_dict(), output.json)
+
+
+# Parameters: what stands behind it, the rows with their groups, the rule, and where it goes.
+def _by_groups(
+    calibrator: Calibrator | str,
+    file: Path,
+    rows: Predictions,
+    by: str,
+    rule: dict[str, Any],
+    output: DecidedOptions,
+    read: ReadOptions,
+) -> None:
+    """Decide in each group of a kind, or of a column of the file."""
+    from calibrant.decision.by_groups import decide_by
+    from calibrant.evaluation.grouping import GroupKind
+
+    if isinstance(calibrator, str):
+        raise InputError("--by takes a calibrator that was fitted to other rows; give its file")
+    if output.out is not None:
+        raise InputError("decisions by groups can't be saved to a file; drop --out")
+    if any(rule.pop(name) is not None for name in ("costs", "error_cost", "hand_over_cost")):
+        raise InputError("--by splits a promise, and costs make none; take --risk or --cover")
+    kinds = {"class": "predicted"} | {kind: kind for kind in get_args(GroupKind)}
+    groups: Any = kinds[by] if by in kinds else read_column(file, by, read)
+    found = replace(decide_by(calibrator, rows, groups, **rule), by=by)
     emit(str(found), found.as_dict(), output.json)
 
 

@@ -58,6 +58,10 @@ ARGUMENTS = {
     ),
     "isotonic": st.fixed_dictionaries({"centred": st.booleans()}),
     "spline": st.fixed_dictionaries({"knots": st.integers(2, 12)}),
+    "h-calibration": st.fixed_dictionaries(
+        {"segments": st.integers(1, 12), "epsilon": st.sampled_from([0.0, 0.01])}
+    ),
+    "tva": st.fixed_dictionaries({"scaling": st.sampled_from(["temperature", "vector"])}),
     "mcct": st.fixed_dictionaries({"ranks": st.integers(2, 12), "ridge": st.floats(1e-3, 1e3)}),
     "natural-spline": st.fixed_dictionaries({"knots": st.integers(2, 20)}),
     "predicted-class": st.fixed_dictionaries({"shrinkage": st.floats(0.1, 100)}),

@@ -139,7 +139,7 @@ def test_number_of_parameters(method, overconfident):
     wanted = {"none": 0, "temperature": 1, "ets": 4, "vector": 10, "histogram": 15, "smart": 49}
     wanted |= {"temperature-laplace": 1, "predicted-class": 5, "matrix": 30, "dirichlet": 30}
     wanted |= {"cts": 5, "cts-gradient": 5, "pts": 66, "logit-clipping": 2, "consistency": 1}
-    wanted |= {"probit": 1}
+    wanted |= {"probit": 1, "tva": 1}
     if method == "auto":  # all that it averages, and the weights, which sum to 1
         parts = sum(part.n_parameters for part in calibrator.parts().values())
         wanted[method] = parts + int((calibrator.weights_ > 0).sum()) - 1

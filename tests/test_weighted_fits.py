@@ -37,6 +37,7 @@ WEIGHS = {
     "sms",
     "ridge",
     "mcct",
+    "tva",
     "matrix",
     "dirichlet",
     "platt",

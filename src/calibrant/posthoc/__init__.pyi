@@ -23,6 +23,7 @@ from calibrant.posthoc.features.given_groups import GivenGroups as GivenGroups
 from calibrant.posthoc.features.group import GroupCalibration as GroupCalibration
 from calibrant.posthoc.features.proximity import BinMeanShift as BinMeanShift
 from calibrant.posthoc.features.proximity import ProximityDensityRatio as ProximityDensityRatio
+from calibrant.posthoc.h_calibration import HCalibration as HCalibration
 from calibrant.posthoc.linear.by_rank import RankScaling as RankScaling
 from calibrant.posthoc.linear.class_temperatures import (
     ClassTemperatureScaling as ClassTemperatureScaling,
@@ -32,6 +33,7 @@ from calibrant.posthoc.linear.class_temperatures import (
 )
 from calibrant.posthoc.linear.matrix import DirichletCalibration as DirichletCalibration
 from calibrant.posthoc.linear.matrix import MatrixScaling as MatrixScaling
+from calibrant.posthoc.linear.top_versus_all import TopVersusAll as TopVersusAll
 from calibrant.posthoc.linear.vector import StructuredMatrixScaling as StructuredMatrixScaling
 from calibrant.posthoc.linear.vector import StructuredVectorScaling as StructuredVectorScaling
 from calibrant.posthoc.linear.vector import VectorScaling as VectorScaling

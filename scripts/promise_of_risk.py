@@ -17,7 +17,8 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray
 from calibrant.decision.base import DecidedRows, wilson
-from calibrant.decision.risk import last_passed, risk_test, thresholds
+from calibrant.decision.fixed_sequence import Tested, last_passed, risk_test, thresholds
+from calibrant.decision.risk import tested
 from calibrant.predictions.predictions import Predictions
 
 RISK, SURE, SLOPE, SHARED, CLUSTER = 0.05, 0.95, 0.8, 0.5, 5
@@ -53,6 +54,11 @@ def draw(rng: np.random.Generator, rows: int, size: int) -> DecidedRows:
     return DecidedRows(empty, confidence, correct, None, unit, clusters)
 
 
+def as_tested(rows: DecidedRows) -> Tested:
+    """Return what a sequence of thresholds of the confidence sees of errors."""
+    return tested(rows, rows.confidence, (~rows.correct).astype(np.float64), "error")
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser()
@@ -68,7 +74,8 @@ def main() -> None:
             kept, coverage = 0, 0.0
             for seed in range(given.draws):
                 drawn = draw(rng, rows, size)
-                place = last_passed(risk_test(drawn, SURE, seed), RISK, SURE)
+                seen = as_tested(drawn)
+                place = last_passed(seen, risk_test(seen, SURE, seed), RISK, SURE)
                 kept += place is None or truth[place] <= RISK
                 coverage += 0 if place is None else (drawn.confidence >= grid[place]).mean()
             share = kept / given.draws

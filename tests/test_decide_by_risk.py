@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, binom
-from scripts.promise_of_risk import draw, true_risks
+from scripts.promise_of_risk import as_tested, draw, true_risks
 
 import calibrant as cb
 from calibrant.cli.app import app
 from calibrant.decision.base import DecidedRows, wilson
-from calibrant.decision.risk import BettingTest, last_passed, risk_test, thresholds
+from calibrant.decision.fixed_sequence import BettingTest, last_passed, risk_test, thresholds
 from calibrant.predictions.predictions import Predictions
 
 VAL, TEST = cb.load_sample("validation"), cb.load_sample("test")
@@ -41,7 +41,8 @@ def by_hand(rows: DecidedRows, risk: float, sure: float) -> float | None:
 @given(st.integers(0, 10**6), st.sampled_from([20, 80, 400]), st.floats(0.01, 0.4))
 def test_the_threshold_is_that_of_testing_one_by_one(seed: int, n: int, risk: float) -> None:
     rows = draw(np.random.default_rng(seed), n, 1)
-    place = last_passed(risk_test(rows, 0.9, 0), risk, 0.9)
+    seen = as_tested(rows)
+    place = last_passed(seen, risk_test(seen, 0.9, 0), risk, 0.9)
     assert (None if place is None else GRID[place]) == by_hand(rows, risk, 0.9)
 
 
@@ -60,7 +61,8 @@ def test_the_promise_holds_over_draws(size: int) -> None:
     rng = np.random.default_rng(1)
     truth, draws, broken = true_risks(rng, 400_000), 200, 0
     for seed in range(draws):
-        place = last_passed(risk_test(draw(rng, 800, size), 0.9, seed), 0.1, 0.9)
+        seen = as_tested(draw(rng, 800, size))
+        place = last_passed(seen, risk_test(seen, 0.9, seed), 0.1, 0.9)
         broken += place is not None and truth[place] > 0.1
     # 33 of 200 have a chance of 0.2 % where a promise is broken just as often as it may be.
     assert broken <= 32
@@ -84,7 +86,7 @@ def test_bets_lose_their_stake_at_most_so_often_at_the_risk_itself() -> None:
         confidence, unit = np.full(240, 0.9), np.repeat(np.arange(60), 4)
         weight = rng.uniform(0.5, 1.5, 240)
         rows = DecidedRows(TEST, confidence, ~wrong, weight, unit, 60)
-        test = BettingTest.of(rows, GRID, 0.9, seed)
+        test = BettingTest.of(as_tested(rows), 0.9, seed)
         rejected += test.p_values(0.2, slice(len(GRID) - 1, len(GRID)))[0] <= 0.1
     assert rejected <= 56  # 10 % of 400 and 2.7 standard deviations
 

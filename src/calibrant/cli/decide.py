@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 import typer
 
 from calibrant.cli.completion import complete_method
-from calibrant.cli.options import INTERVALS, OUTPUT, File, OutputOptions, option
+from calibrant.cli.options import INTERVALS, OUTPUT, Files, OutputOptions, option
 from calibrant.cli.output import check_outputs, emit
+from calibrant.cli.sources import Source
 from calibrant.core.errors import InputError
-from calibrant.files import ReadOptions, read_column, read_predictions
+from calibrant.files import ReadOptions, read_column
 
 if TYPE_CHECKING:
     from calibrant.decision.base import Decision
     from calibrant.posthoc.base import Calibrator
     from calibrant.predictions.predictions import Predictions
+    from calibrant.scale.shards import Shards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,22 @@ class RuleOptions:
 
     risk: float | None = option(
         None, "Answer only so many rows that at most this share of the answers is wrong."
+    )
+    loss: str | None = option(
+        None,
+        "With --risk: the column of a loss from 0 to 1, whose mean is promised in place of errors.",
+        metavar="COLUMN",
+    )
+    precision: float | None = option(
+        None, "Call rows of a class so, of which this share is of it: a fraction."
+    )
+    recall: float | None = option(
+        None, "Call rows of a class so, and find this share of its rows: a fraction."
+    )
+    of: str | None = option(
+        None,
+        "The class of --precision or --recall, by name or number. Default: the second of two.",
+        metavar="CLASS",
     )
     sure: float = option(
         0.95, "How often, over sets of rows to decide on, the promise is to hold; a fraction."
@@ -70,7 +88,7 @@ def decide(
             autocompletion=complete_method,
         ),
     ],
-    file: File,
+    files: Files,
     options: RuleOptions,
     output: DecidedOptions,
     read: ReadOptions,
@@ -80,16 +98,19 @@ def decide(
     from calibrant.decision.decision_file import FORMAT, save_decision
 
     saved = Path(calibrator) if calibrator.endswith(".safetensors") else None
-    check_outputs([saved, file], [output.json, output.out])
+    check_outputs([saved], [output.json, output.out])
     if output.out is not None:
         FORMAT.check_extension(output.out)
+    source = Source(files, read)
+    rows = source.rows([output.json, output.out])
     rule: dict[str, Any] = vars(options) | {
-        "costs": _costs(options.costs) if options.costs else None
+        "costs": _costs(options.costs) if options.costs else None,
+        "loss": None if options.loss is None else _column(source, rows, options.loss),
+        "of": int(options.of) if options.of is not None and options.of.isdecimal() else options.of,
     }
-    rows = read_predictions(file, read)
     by = rule.pop("by")
     if by:
-        _by_groups(_calibrator(calibrator), file, rows, by, rule, output, read)
+        _by_groups(_calibrator(calibrator), source, rows, by, rule, output)
         return
     found: Decision = cast(Any, decided)(_calibrator(calibrator), rows, **rule)
     if output.out is not None:
@@ -100,12 +121,11 @@ def decide(
 # Parameters: what stands behind it, the rows with their groups, the rule, and where it goes.
 def _by_groups(
     calibrator: Calibrator | str,
-    file: Path,
-    rows: Predictions,
+    source: Source,
+    rows: Predictions | Shards,
     by: str,
     rule: dict[str, Any],
     output: DecidedOptions,
-    read: ReadOptions,
 ) -> None:
     """Decide in each group of a kind, or of a column of the file."""
     from calibrant.decision.by_groups import decide_by
@@ -115,11 +135,17 @@ def _by_groups(
         raise InputError("--by takes a calibrator that was fitted to other rows; give its file")
     if output.out is not None:
         raise InputError("decisions by groups can't be saved to a file; drop --out")
-    if any(rule.pop(name) is not None for name in ("costs", "error_cost", "hand_over_cost")):
+    costs = [rule.pop(name) for name in ("costs", "error_cost", "hand_over_cost")]
+    if any(each is not None for each in costs):
         raise InputError("--by splits a promise, and costs make none; take --risk or --cover")
+    of_class = [rule.pop(name) for name in ("loss", "precision", "recall", "of")]
+    if any(each is not None for each in of_class):
+        raise InputError("--by goes with the risk of errors or with sets: --risk or --cover")
+    if source.many:
+        raise InputError("--by takes one file; put several together first")
     kinds = {"class": "predicted"} | {kind: kind for kind in get_args(GroupKind)}
-    groups: Any = kinds[by] if by in kinds else read_column(file, by, read)
-    found = replace(decide_by(calibrator, rows, groups, **rule), by=by)
+    groups: Any = kinds[by] if by in kinds else _column(source, rows, by)
+    found = replace(decide_by(calibrator, cast("Predictions", rows), groups, **rule), by=by)
     emit(str(found), found.as_dict(), output.json)
 
 
@@ -127,6 +153,16 @@ def _calibrator(given: str) -> Calibrator | str:
     from calibrant.posthoc.loading import load
 
     return load(given) if given.endswith(".safetensors") else given
+
+
+def _column(source: Source, rows: Any, name: str) -> Any:
+    """Return a column that stands beside rows."""
+    import numpy as np
+
+    if not source.many:
+        where, options = source.one()
+        return read_column(where, name, options)
+    return np.concatenate([batch.beside for shard in rows for batch in shard.batches(name)])
 
 
 def _costs(text: str) -> list[list[float]]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import InputError
 from calibrant.core.result import Result
 from calibrant.core.text import counted, wrap
@@ -66,7 +66,11 @@ class DecidedRows:
     @classmethod
     def of(cls, calibrator: Calibrator, rows: Predictions) -> DecidedRows:
         """Return what a fitted calibrator makes of rows that count."""
-        after = calibrator.apply_predictions(rows.counted)
+        return cls.of_calibrated(calibrator.apply_predictions(rows.counted))
+
+    @classmethod
+    def of_calibrated(cls, after: Predictions) -> DecidedRows:
+        """Return calibrated rows that count."""
         top = score_top(after)
         unit, clusters = np.arange(after.n, dtype=np.int64), None
         if after.clusters is not None:
@@ -123,6 +127,28 @@ def wilson(
     return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
+def mean_of(
+    rows: DecidedRows,
+    values: FloatArray,
+    level: float,
+    among: NDArray[np.bool_] | None = None,
+) -> Share:
+    """Return a mean over rows, all or some, with its normal interval over units."""
+    from scipy.special import ndtri
+
+    some = np.ones(len(values)) if among is None else among.astype(np.float64)
+    part, whole = rows.per_unit(values * some), rows.per_unit(some)
+    total = float(whole.sum())
+    if total == 0:
+        return Share(math.nan, 0.0, 1.0)
+    mean = float(part.sum()) / total
+    spread = math.sqrt(float(((part - mean * whole) ** 2).sum())) / total
+    half = float(ndtri((1 + level) / 2)) * spread
+    if rows.clusters is not None:
+        half *= cluster_stretch(rows.clusters, level)
+    return Share(mean, mean - half, mean + half)
+
+
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Decision(Result):
     """What is done with the calibrated probabilities of a row, found on rows with labels.
@@ -163,6 +189,32 @@ class Decision(Result):
     @abstractmethod
     def promise(self) -> str:
         """Return what it promises of new rows, and under which conditions."""
+
+    @abstractmethod
+    def outputs(self, xp: Any, probs: Array, confidence: Array) -> dict[str, Array]:
+        """Return what it decides as a pure function of arrays, for graphs and programs.
+
+        Args:
+            xp: the namespace of the arrays.
+            probs: (N, K) calibrated probabilities; of one number a row (N, 2), wrong and right.
+            confidence: (N,) of the predicted class.
+        """
+
+    @property
+    def promised(self) -> float | None:
+        """The risk that is promised of new rows; None where there is none to watch."""
+        return None
+
+    def watched(self, calibrated: Predictions) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return (N,) which rows the promise is about, and which of these keep it.
+
+        Raises:
+            InputError: nothing is promised that rows could show.
+        """
+        raise InputError(
+            f"a decision by {self.rule} promises nothing of new rows that could be watched; watch "
+            "the confidences instead: calibrant monitor without --decision"
+        )
 
     @abstractmethod
     def columns(self, calibrated: Predictions) -> dict[str, NDArray[Any]]:

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
+import array_api_compat.numpy as xnp
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, to_numpy
 from calibrant.core.errors import InputError
 from calibrant.core.tables import Table
-from calibrant.decision.base import DecidedRows, Decision, Share
+from calibrant.decision.base import DecidedRows, Decision, Share, mean_of
 from calibrant.evaluation.formatting import interval_of, percent
-from calibrant.metrics.resampling import cluster_stretch
 from calibrant.predictions.predictions import Predictions
+from calibrant.scale.shards import Shards
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -83,16 +84,27 @@ class CostDecision(Decision):
             "what they are wrong by. The costs are taken as given."
         )
 
+    def outputs(self, xp: Any, probs: Array, confidence: Array) -> dict[str, Array]:
+        """Return `decision`, its number, with K to hand over; `answer`, whether; `cost`, expected.
+
+        Rows with one number each have no `decision`.
+        """
+        expected = probs @ xp.astype(xp.asarray(self.costs), probs.dtype)
+        chosen = xp.argmin(expected, axis=1)
+        top_only = self.calibrator.form_ == "toplabel"
+        found = {"decision": chosen, "answer": chosen < (1 if top_only else len(self.costs))}
+        if top_only:
+            del found["decision"]
+        return found | {"cost": xp.min(expected, axis=1)}
+
     def columns(self, calibrated: Predictions) -> dict[str, NDArray[Any]]:
         """Return `decision`, the class or "" to hand over; `answer`, whether; `cost`, expected."""
-        expected = _vectors(calibrated) @ self.costs
-        chosen = expected.argmin(axis=1).astype(np.int64)
-        answer = chosen < _answers(self.costs, calibrated)
-        if calibrated.top_only:
-            return {"answer": answer, "cost": expected.min(axis=1)}
-        names = calibrated.class_names or [str(k) for k in range(len(self.costs))]
-        words = np.array([*names, ""])[np.where(answer, chosen, len(names))]
-        return {"decision": words, "answer": answer, "cost": expected.min(axis=1)}
+        probs = vectors_of(calibrated)
+        found = self.outputs(xnp, probs, probs.max(axis=1))
+        if "decision" in found:
+            names = calibrated.class_names or [str(k) for k in range(len(self.costs))]
+            found["decision"] = np.array([*names, ""])[found["decision"]]
+        return found
 
     def as_table(self) -> Table:
         """Return the costs of both rules and their difference."""
@@ -125,7 +137,7 @@ class CostDecision(Decision):
 
 
 def cost_matrix(
-    rows: Predictions,
+    rows: Predictions | Shards,
     costs: Array | None,
     error_cost: float | None,
     hand_over_cost: float | None,
@@ -140,7 +152,7 @@ def cost_matrix(
     for name, value in (("error_cost", error_cost), ("hand_over_cost", hand_over_cost)):
         if value is not None and not 0 <= value < math.inf:
             raise InputError(f"{name} must be finite and not negative, not {value:g}")
-    if rows.top_only:
+    if rows.n_classes is None:
         if costs is not None:
             raise InputError(
                 "costs of confusions need a probability for every class; rows with the confidence "
@@ -148,7 +160,7 @@ def cost_matrix(
             )
         matrix = np.array([[1.0 if error_cost is None else error_cost], [0.0]])
     else:
-        classes = cast(int, rows.n_classes)
+        classes = rows.n_classes
         each = 1.0 if error_cost is None else error_cost
         matrix = each * (1 - np.eye(classes))
         if costs is not None:
@@ -176,7 +188,7 @@ def by_cost(
 ) -> CostDecision:
     """Return the decision by expected cost, and what it is worth on rows with labels."""
     after = rows.calibrated
-    probs = _vectors(after)
+    probs = vectors_of(after)
     expected = probs @ costs
     chosen = expected.argmin(axis=1)
     truth: IntArray = rows.correct.astype(np.int64) if after.top_only else after.labels
@@ -196,21 +208,7 @@ def by_cost(
     )
 
 
-def mean_of(rows: DecidedRows, values: FloatArray, level: float) -> Share:
-    """Return a mean over rows with its normal interval, over units where rows aren't alone."""
-    from scipy.special import ndtri
-
-    part, whole = rows.per_unit(values), rows.per_unit(np.ones(len(values)))
-    total = float(whole.sum())
-    mean = float(part.sum()) / total
-    spread = math.sqrt(float(((part - mean * whole) ** 2).sum())) / total
-    half = float(ndtri((1 + level) / 2)) * spread
-    if rows.clusters is not None:
-        half *= cluster_stretch(rows.clusters, level)
-    return Share(mean, mean - half, mean + half)
-
-
-def _vectors(calibrated: Predictions) -> FloatArray:
+def vectors_of(calibrated: Predictions) -> FloatArray:
     """Return (N, K) probabilities, of one number a row those of being wrong and right."""
     if calibrated.top_only:
         confidence = to_numpy(calibrated.scores).astype(np.float64)

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from typing import Any, overload
 
+import numpy as np
+
 from calibrant.core.arguments import within
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted
 from calibrant.decision.base import DecidedRows, check_sure
 from calibrant.decision.cost import CostDecision, by_cost, cost_matrix
-from calibrant.decision.risk import RiskDecision, by_risk
+from calibrant.decision.risk import (
+    Loss,
+    Measure,
+    RiskDecision,
+    as_event,
+    by_risk,
+    checked_loss,
+    class_numbered,
+)
 from calibrant.decision.sets import SetDecision, by_set
 from calibrant.evaluation.formatting import percent
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, check_drawing
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.fitted_rows import share_among, were_fitted
 from calibrant.posthoc.registry import make_calibrator
-from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.predictions import Predictions, rows_of_first_part
+from calibrant.predictions.scoring import said_of_top
+from calibrant.scale.shards import Shards
 
 FIT_SHARE = 0.5
 
@@ -25,9 +37,10 @@ FIT_SHARE = 0.5
 @overload
 def decide(
     calibrator: Calibrator | str,
-    rows: Predictions,
+    rows: Predictions | Shards,
     *,
     risk: float,
+    loss: Loss | None = None,
     sure: float = 0.95,
     level: float = DEFAULT_LEVEL,
     seed: int = 0,
@@ -37,7 +50,33 @@ def decide(
 @overload
 def decide(
     calibrator: Calibrator | str,
-    rows: Predictions,
+    rows: Predictions | Shards,
+    *,
+    precision: float,
+    of: int | str | None = None,
+    sure: float = 0.95,
+    level: float = DEFAULT_LEVEL,
+    seed: int = 0,
+) -> RiskDecision: ...
+
+
+@overload
+def decide(
+    calibrator: Calibrator | str,
+    rows: Predictions | Shards,
+    *,
+    recall: float,
+    of: int | str | None = None,
+    sure: float = 0.95,
+    level: float = DEFAULT_LEVEL,
+    seed: int = 0,
+) -> RiskDecision: ...
+
+
+@overload
+def decide(
+    calibrator: Calibrator | str,
+    rows: Predictions | Shards,
     *,
     cover: float,
     score: str = "lac",
@@ -49,7 +88,7 @@ def decide(
 @overload
 def decide(
     calibrator: Calibrator | str,
-    rows: Predictions,
+    rows: Predictions | Shards,
     *,
     costs: Array | None = None,
     error_cost: float | None = None,
@@ -59,12 +98,16 @@ def decide(
 ) -> CostDecision: ...
 
 
-# Parameters: what stands behind the decision, one of three rules with its numbers, and the draws.
+# Parameters: what stands behind the decision, one of the rules with its numbers, and the draws.
 def decide(
     calibrator: Calibrator | str,
-    rows: Predictions,
+    rows: Predictions | Shards,
     *,
     risk: float | None = None,
+    loss: Loss | None = None,
+    precision: float | None = None,
+    recall: float | None = None,
+    of: int | str | None = None,
     sure: float = 0.95,
     costs: Array | None = None,
     error_cost: float | None = None,
@@ -74,23 +117,31 @@ def decide(
     level: float = DEFAULT_LEVEL,
     seed: int = 0,
 ) -> RiskDecision | CostDecision | SetDecision:
-    """Find what is done with calibrated rows, by one of three rules, and what is promised of it.
+    """Find what is done with calibrated rows, by one rule, and what is promised of it.
 
     - ``risk``: answer the rows above the lowest confidence at which at most so many answers are
       wrong, with a confidence of `sure` (learn-then-test by fixed sequence over a fixed grid of
       thresholds: exact binomial tests; bets on the units of rows with weights or in clusters).
+      With ``loss``, the mean of a loss of the answered rows is promised in place of their errors.
+    - ``precision`` or ``recall``: call rows of one class so, by its probability, with so much of
+      either, promised in the same way. Precision takes the lowest threshold, recall the highest.
     - costs: make the decision of least expected cost, of classes and perhaps handing over.
     - ``cover``: name a set of classes that holds the true one so often (split conformal).
 
     The rows must be others than those that the calibrator was fitted to. A calibrator that isn't
     fitted, or the name of a method, is fitted to one half of the rows, and the threshold found on
-    the other; clusters stay whole.
+    the other; clusters stay whole. Of many files a risk, a precision or a recall keeps one number a
+    row, the other rules all probabilities.
 
     Args:
         calibrator: fitted, or what is to be fitted.
         rows: with labels, of the kind that the calibrator takes.
         risk: error rate among answered rows, a fraction.
-        sure: how often, over sets of rows like these, the promise of `risk` is to hold; a fraction.
+        loss: (N,) loss of each row, from 0 to 1, or a function that gives it of calibrated rows.
+        precision: share of the rows called so that are of the class; recall: share of the rows of
+            the class that are called so; fractions.
+        of: that class, by number or name; of two classes the second by default.
+        sure: how often, over sets of rows like these, such a promise is to hold; a fraction.
         costs: (K, K) what it costs to answer with a class (columns) where another is true (rows).
         error_cost: the same for every error, in place of that; 1 if neither is given.
         hand_over_cost: what it costs not to answer; None where every row is answered.
@@ -114,25 +165,46 @@ def decide(
         (5000, True)
     """
     by_costs = any(each is not None for each in (costs, error_cost, hand_over_cost))
-    if (risk is not None) + by_costs + (cover is not None) != 1:
+    bounded: dict[Measure, float | None] = {
+        "error": risk,
+        "precision": precision,
+        "recall": recall,
+    }
+    wanted: list[tuple[Measure, float]] = [
+        (name, value) for name, value in bounded.items() if value is not None
+    ]
+    if len(wanted) + by_costs + (cover is not None) != 1:
         raise InputError(
             "decide takes one rule: risk=0.05, the error rate among answered rows (--risk); "
+            "precision=0.9 or recall=0.9 of a class (--precision, --recall); "
             "hand_over_cost=1, beside costs or error_cost (--hand-over-cost, --costs, "
             "--error-cost); or cover=0.9, the share of sets that hold the true class (--cover)"
         )
     check_drawing(2, level, seed)
-    if risk is not None:
-        within("risk", risk, above=0, below=1)
-        check_sure(sure)
-    if cover is not None:
-        within("cover", cover, above=0, below=1)
+    check_sure(sure)
+    for name, value in (*wanted, ("cover", cover)):
+        if value is not None:
+            within("risk" if name == "error" else name, value, above=0, below=1)
+    if loss is not None and risk is None:
+        raise InputError("loss goes with risk, the mean loss that isn't to be passed (--risk)")
+    event = precision is not None or recall is not None
+    if of is not None and not event:
+        raise InputError("of names the class of precision or recall (--precision, --recall)")
     matrix = cost_matrix(rows, costs, error_cost, hand_over_cost) if by_costs else None
-    fitted, on, notes = prepared(calibrator, rows, seed)
-    decided = DecidedRows.of(fitted, on)
+    fitted, on, chosen, notes = prepared(calibrator, rows, seed)
+    number = class_numbered(of, rows, fitted.class_names_) if event else None
+    after, counts = calibrated_rows(fitted, on, risk is not None and not callable(loss), number)
+    losses = None
+    if loss is not None:
+        given = loss(after) if callable(loss) else loss
+        losses = checked_loss(given, after.n if callable(loss) else _count(rows), rows.source)
+        if not callable(loss):
+            losses = losses[chosen][counts]
+    decided = DecidedRows.of_calibrated(after)
     common: dict[str, Any] = {
         "calibrator": fitted,
         "source": on.source,
-        "n": len(decided.confidence),
+        "n": after.n,
         "clusters": decided.clusters,
         "notes": notes,
     }
@@ -140,41 +212,95 @@ def decide(
         return by_cost(decided, matrix, level=level, common=common)
     if cover is not None:
         return by_set(decided, cover, score, level=level, seed=seed, common=common)
-    assert risk is not None
-    return by_risk(decided, risk, sure, level=level, seed=seed, common=common)
+    ((name, value),) = wanted
+    return by_risk(
+        decided,
+        value if name == "error" else 1 - value,
+        sure,
+        measure=name if losses is None else "loss",
+        of=number,
+        loss=losses,
+        level=level,
+        seed=seed,
+        common=common,
+    )
+
+
+def _count(rows: Predictions | Shards) -> int:
+    return rows.n if isinstance(rows, Predictions) else rows.rows
+
+
+def calibrated_rows(
+    calibrator: Calibrator, rows: Predictions | Shards, top: bool, of: int | None
+) -> tuple[Predictions, Any]:
+    """Return rows that count, calibrated, and which of those that were given they are.
+
+    Args:
+        calibrator: the fitted one; rows: with labels.
+        top: whether the confidence of the predicted class is all that is needed of many files.
+        of: the class whose probability is all that is needed; None for another rule.
+    """
+
+    def kept(after: Predictions) -> Predictions:
+        if of is not None:
+            return as_event(after, of)
+        if not top or after.top_only or isinstance(rows, Predictions):
+            return after
+        said, predicted = said_of_top(after)
+        return Predictions.from_confidence(
+            said, predicted, after.labels, after.source, sample_weight=after.weights
+        )
+
+    if isinstance(rows, Predictions):
+        counts = slice(None) if rows.weights is None else rows.weights > 0
+        return kept(calibrator.apply_predictions(rows.counted)), counts
+    rows.refuse_clusters()
+    parts = [kept(calibrator.apply_predictions(batch)) for batch in rows.batches()]
+    whole = Predictions.concatenate(parts, source=rows.source)
+    return whole.counted, slice(None) if whole.weights is None else whole.weights > 0
 
 
 def prepared(
-    calibrator: Calibrator | str, rows: Predictions, seed: int
-) -> tuple[Calibrator, Predictions, tuple[str, ...]]:
-    """Return a fitted calibrator, rows that it wasn't fitted to, and what there is to say of it.
+    calibrator: Calibrator | str, rows: Predictions | Shards, seed: int
+) -> tuple[Calibrator, Predictions | Shards, Any, tuple[str, ...]]:
+    """Return a fitted calibrator, rows that it wasn't fitted to, which they are, and a note.
 
     Raises:
-        InputError: it was fitted to these rows.
+        InputError: it was fitted to these rows, or is to be fitted to half of many files.
     """
-    _ = rows.labels  # which say that there are none, where there are none
+    whole = slice(None)
+    if isinstance(rows, Predictions):
+        _ = rows.labels  # which say that there are none, where there are none
     if isinstance(calibrator, str):
         calibrator = make_calibrator(calibrator)
     if not hasattr(calibrator, "fit_report_"):
-        first, second = rows.split(FIT_SHARE, seed)
-        fitted = type(calibrator)(**calibrator.get_params()).fit_predictions(first)
+        if not isinstance(rows, Predictions):
+            raise InputError(
+                f"{rows.source}: many files aren't split into halves; fit to some of them, and "
+                f"decide on the others: calibrant fit FILES --method {calibrator.method} --out "
+                "calibrator.safetensors"
+            )
+        first = rows_of_first_part(rows.n, FIT_SHARE, seed, None, rows.source, rows.clusters)
+        fit, rest = rows.take(np.flatnonzero(first)), rows.take(np.flatnonzero(~first))
+        fitted = type(calibrator)(**calibrator.get_params()).fit_predictions(fit)
         note = (
-            f"{fitted.method} was fitted to {counted(first.n, 'row')} of {rows.source}, and the "
-            f"decision found on the other {second.n}."
+            f"{fitted.method} was fitted to {counted(fit.n, 'row')} of {rows.source}, and the "
+            f"decision found on the other {rest.n}."
         )
-        return fitted, second, (note,)
-    share = share_among(calibrator.fitted_to_, rows)
+        return fitted, rest, ~first, (note,)
+    batches = [rows] if isinstance(rows, Predictions) else rows.batches()
+    share, one_number = share_among(calibrator.fitted_to_, batches)
     if share is None:
         unchecked = (
             f"Whether {calibrator.method} was fitted to these rows can't be checked: it keeps no "
             "trace of them. On such rows the promise would be worth nothing."
         )
-        return calibrator, rows, (unchecked,)
-    if were_fitted(share, rows):
+        return calibrator, rows, whole, (unchecked,)
+    if were_fitted(share, one_number):
         raise InputError(
             f"{rows.source}: about {percent(share)} % of the rows that '{calibrator.method}' was "
             "fitted to are among these, and a promise needs rows that it hasn't seen; give others, "
             f"or let both halves be made: decide('{calibrator.method}', rows), on the command line "
             f"calibrant decide {calibrator.method} FILE"
         )
-    return calibrator, rows, ()
+    return calibrator, rows, whole, ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from os import fspath
 from types import UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
@@ -140,7 +140,7 @@ def _values(
             found[name] = {n: _array(a, name) for n, a in inner.items() if f"{name}/{n}" in state}
         elif get_origin(hint) is np.ndarray:
             found[name] = _array(state[name], name)
-        else:
+        elif name in plain or each.default is MISSING:
             found[name] = _typed(hint, plain[name], name)
     return found
 

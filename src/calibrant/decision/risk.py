@@ -1,187 +1,53 @@
-"""Which rows may be answered so that few of the answers are wrong: learn, then test.
+"""Which rows may be answered so that few of the answers are wrong, and its kin.
 
-A threshold t answers the rows of confidence c >= t; its risk R(t) is the error rate among them.
-That R(t) is above the wanted risk is a hypothesis for each threshold of a fixed grid. They are
-tested from the highest threshold down, at the level 1 - sure, until the first that isn't rejected;
-the last that was is taken. Whichever is the first true hypothesis, it is rejected with a
-probability of at most 1 - sure, so the promise holds with that of at least `sure`, over the rows
-that it was found on (fixed-sequence testing; Angelopoulos et al., "Learn then test", 2021).
+A threshold t acts on the rows of a score c >= t: it answers those of so much confidence, or calls
+those of a class whose probability of it is that high. What its risk R(t) is:
 
-Rows that count alike and stand alone have binomial errors, and the test is exact (Clopper and
-Pearson 1934). With weights or clusters the units are independent, not the rows: with A the
-answered weight of a unit and E what is wrong of it, R(t) > r is that E[E - r A] > 0, and the test
-bets against it, unit by unit in random order, with stakes that only know the units before (Waudby-
-Smith and Ramdas, "Estimating means of bounded random variables by betting", 2023).
+============= ================================== =========================== ===================
+``"error"``   share of errors                    among answered rows         lowest t taken
+``"loss"``    mean of a loss in [0, 1]           over answered rows          lowest t taken
+``"precision"`` share that isn't of the class    among rows called so        lowest t taken
+``"recall"``  share that isn't called            among rows of the class     highest t taken
+============= ================================== =========================== ===================
+
+The threshold is the last that `calibrant.decision.fixed_sequence` finds safe: from the highest
+down, and for recall from the lowest up, where every row is called and none missed.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import BoolArray, FloatArray
+from calibrant.core.arrays import Array, BoolArray, FloatArray, as_array, to_numpy
+from calibrant.core.errors import InputError
 from calibrant.core.tables import Table
-from calibrant.decision.base import DecidedRows, Decision, Share
+from calibrant.decision.base import DecidedRows, Decision, Share, mean_of
+from calibrant.decision.fixed_sequence import (
+    BettingTest,
+    RiskTest,
+    Tested,
+    last_passed,
+    risk_test,
+    thresholds,
+)
 from calibrant.evaluation.formatting import percent
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.scoring import said_of_top
+from calibrant.predictions.scoring import said_of_top, score_top
 
-# Thresholds in log odds: fixed before any row is seen. Below the lowest all rows are answered.
-GRID_TOP, GRID_BOTTOM, GRID_STEP = 16.0, -9.0, 0.05
-# Thresholds that are tested at once.
-BLOCK = 32
-# Stakes stay below this share of the one that a single unit could lose it all with.
-LARGEST_STAKE = 0.75
-# Thresholds that a picture shows, and halvings of their bounds.
-SHOWN, HALVINGS = 24, 12
+Measure = Literal["error", "loss", "precision", "recall"]
+# A loss of each row, or what gives it of calibrated rows with labels.
+Loss = Array | Callable[[Predictions], Array]
+# Thresholds that a picture shows.
+SHOWN = 24
 CURVE = ("threshold", "coverage", "error", "bound")
 # How many times as many rows are looked ahead to; of units that are bet on no more than so many.
 AHEAD, FURTHER, MOST_UNITS = (2, 4, 10), (2, 3, 5, 8, 12, 20, 50, 100, 1000), 20_000
-
-
-def thresholds() -> FloatArray:
-    """Return the grid, descending confidences; the last answers every row."""
-    steps = round((GRID_TOP - GRID_BOTTOM) / GRID_STEP)
-    odds = GRID_TOP - GRID_STEP * np.arange(steps + 1)
-    return np.append(1 / (1 + np.exp(-odds)), 0.0)
-
-
-@dataclass(frozen=True, eq=False)
-class BinomialTest:
-    """The exact test: rows and errors at or above each threshold, (G,)."""
-
-    answered: FloatArray
-    wrong: FloatArray
-
-    def p_values(self, risk: float, places: slice, times: int = 1) -> FloatArray:
-        """Return p-values of "the risk is above `risk`", for `times` as many rows."""
-        from scipy.special import betainc
-
-        k, x = self.answered[places] * times, self.wrong[places] * times
-        # P(X <= x) of a binomial X, as an incomplete beta function.
-        return np.where(k > x, betainc(np.maximum(k - x, 1), x + 1, 1 - risk), 1.0)
-
-    def errorless(self, risk: float, place: int, times: int = 1) -> float:
-        """Return the p-value that rows without any error would have at a threshold."""
-        return float((1 - risk) ** (self.answered[place] * times))
-
-    def bounds(self, sure: float, places: NDArray[np.intp]) -> FloatArray:
-        """Return upper bounds of the risk at some thresholds, each by itself."""
-        from scipy.special import betaincinv
-
-        k, x = self.answered[places], self.wrong[places]
-        bound = betaincinv(x + 1, np.maximum(k - x, 1e-9), sure)
-        return np.where(k > x, bound, 1.0)
-
-
-@dataclass(frozen=True, eq=False)
-class BettingTest:
-    """The test of weighted rows and of clusters.
-
-    Attributes:
-        cell: (N,) first threshold that answers each row; unit: (N,) what it belongs to, in random
-            order; weight: (N,) of each row; wrong: (N,) whether it is.
-        units: number of units M; heaviest: largest weight of one.
-        sure: how often the promise is to hold, which stakes are made for.
-    """
-
-    cell: NDArray[np.intp]
-    unit: NDArray[np.intp]
-    weight: FloatArray
-    wrong: BoolArray
-    units: int
-    heaviest: float
-    sure: float
-
-    @classmethod
-    def of(cls, rows: DecidedRows, grid: FloatArray, sure: float, seed: int) -> BettingTest:
-        """Return the test of rows at descending thresholds."""
-        order = np.random.default_rng(seed).permutation(rows.units)
-        weight = np.ones(len(rows.confidence)) if rows.weight is None else rows.weight
-        cell = np.searchsorted(-grid, -rows.confidence, side="left")
-        heaviest = float(np.bincount(rows.unit, weight).max())
-        return cls(cell, order[rows.unit], weight, ~rows.correct, rows.units, heaviest, sure)
-
-    def _sums(self, places: slice) -> tuple[FloatArray, FloatArray]:
-        """Return (M, g) answered and wrong weights of the units at g thresholds."""
-        width = places.stop - places.start
-        here = self.cell < places.stop
-        column = np.maximum(self.cell[here] - places.start, 0)
-        place, weight = self.unit[here] * width + column, self.weight[here]
-
-        def summed(values: FloatArray) -> FloatArray:
-            cells = np.bincount(place, values, self.units * width).astype(np.float64)
-            return np.cumsum(cells.reshape(self.units, width), axis=1)
-
-        return summed(weight), summed(weight * self.wrong[here])
-
-    def _p(self, answered: FloatArray, wrong: FloatArray, risk: float) -> FloatArray:
-        """Return (g,) p-values of (M, g) sums."""
-        excess = (wrong - risk * answered) / self.heaviest  # in [-risk, 1 - risk]
-        count = np.arange(1, len(excess) + 1)[:, None]
-        mean = np.cumsum(excess, axis=0) / (count + 1)
-        before = np.vstack([np.zeros_like(mean[:1]), mean[:-1]])
-        spread = risk * (1 - risk) / 4 + np.cumsum((excess - before) ** 2, axis=0)
-        variance = np.vstack(
-            [np.zeros_like(mean[:1]) + risk * (1 - risk), spread[:-1] / count[:-1]]
-        )
-        aim = 2 * math.log(1 / (1 - self.sure)) / len(excess)
-        stake = np.minimum(np.sqrt(aim / variance), LARGEST_STAKE / (1 - np.asarray(risk)))
-        capital = np.cumsum(np.log1p(-stake * excess), axis=0)
-        return np.exp(-np.maximum(capital.max(axis=0), 0.0))
-
-    def p_values(self, risk: float, places: slice, times: int = 1) -> FloatArray:
-        """Return p-values of "the risk is above `risk`", for `times` as many units."""
-        answered, wrong = self._sums(places)
-        return self._p(np.tile(answered, (times, 1)), np.tile(wrong, (times, 1)), risk)
-
-    def errorless(self, risk: float, place: int, times: int = 1) -> float:
-        """Return the p-value that rows without any error would have at a threshold."""
-        answered = np.tile(self._sums(slice(place, place + 1))[0], (times, 1))
-        return float(self._p(answered, np.zeros_like(answered), risk)[0])
-
-    def bounds(self, sure: float, places: NDArray[np.intp]) -> FloatArray:
-        """Return upper bounds of the risk at some thresholds, each by itself."""
-        found: list[float] = []
-        for place in places.tolist():
-            answered, wrong = self._sums(slice(place, place + 1))
-            low, high = 0.0, 1.0
-            for _ in range(HALVINGS):
-                middle = (low + high) / 2
-                passed = self._p(answered, wrong, middle)[0] <= 1 - sure
-                low, high = (low, middle) if passed else (middle, high)
-            found.append(high)
-        return np.array(found)
-
-
-RiskTest = BinomialTest | BettingTest
-
-
-def last_passed(test: RiskTest, risk: float, sure: float, times: int = 1) -> int | None:
-    """Return the place of the threshold that fixed-sequence testing ends at, or None.
-
-    It starts at the first threshold that could pass if none of its rows were wrong: one before it
-    can't pass, and would end the sequence whatever the labels are.
-    """
-    size = len(thresholds())
-
-    def possible(place: int) -> bool:
-        return test.errorless(risk, place, times) <= 1 - sure
-
-    start = bisect_left(range(size), True, key=possible)
-    passed = 0
-    for first in range(start, size, BLOCK):
-        block = slice(first, min(first + BLOCK, size))
-        failed = test.p_values(risk, block, times) > 1 - sure
-        passed += int(failed.argmax()) if failed.any() else len(failed)
-        if failed.any():
-            break
-    return start + passed - 1 if passed else None
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -198,6 +64,8 @@ class RiskDecision(Decision):
         reachable_from: about how many rows it takes to answer any, where none may be; None if not
             even far more rows will do.
         curve: thresholds with the coverage, the error rate and the upper bound of the risk there.
+        measure: what the risk is of: errors, a loss, 1 - the precision or the recall of a class.
+        of: that class, by its number.
 
     Examples:
         >>> import calibrant as cb
@@ -215,6 +83,8 @@ class RiskDecision(Decision):
     more: tuple[tuple[int, float], ...]
     reachable_from: int | None
     curve: dict[str, FloatArray]
+    measure: str = "error"
+    of: int | None = None
 
     rule: ClassVar[str] = "risk"
 
@@ -229,46 +99,99 @@ class RiskDecision(Decision):
             return f"a threshold of {self.threshold}"
         if not (0 < self.risk < 1 and 0.5 <= self.sure < 1):
             return f"a risk of {self.risk:g}, {self.sure:g} sure"
+        if self.measure not in get_args(Measure):
+            return f"a risk of '{self.measure[:20]}'"
+        classes = 0 if self.calibrator.form_ == "toplabel" else self.calibrator.n_classes_
+        of_class = self.measure in ("precision", "recall")
+        if of_class != (self.of is not None) or not 0 <= (self.of or 0) < max(classes, 1):
+            return f"the {self.measure} of class {self.of}"
         sizes = {column.shape for column in self.curve.values()}
         if set(self.curve) != {*CURVE} or len(sizes) != 1 or len(sizes.pop()) != 1:
             return "a curve without thresholds, coverage, error and bound"
         return None
 
+    @property
+    def class_name(self) -> str:
+        """The class of precision and recall."""
+        names = self.calibrator.class_names_
+        return f"'{names[cast(int, self.of)]}'" if names is not None else f"class {self.of}"
+
+    @property
+    def _wanted(self) -> str:
+        sure = f"({percent(self.sure)} % sure)"
+        if self.of is not None:
+            return f"a {self.measure} of at least {percent(1 - self.risk)} % {sure}"
+        of = "a mean loss" if self.measure == "loss" else "a risk"
+        return f"{of} of {percent(self.risk)} % {sure}"
+
     def headline(self) -> str:
         """Return what is answered, or from how many rows on something could be."""
-        wanted = f"a risk of {percent(self.risk)} % ({percent(self.sure)} % sure)"
         if self.threshold is not None:
-            return (
-                f"Answer rows of confidence {self.threshold:.4g} or more: {self.coverage} of rows, "
-                f"{self.error} of them wrong here, at {wanted}."
-            )
+            what = {
+                "error": f"{self.error} of them wrong here",
+                "loss": f"with a mean loss of {self.error} here",
+                "precision": f"{self.error} of them wrongly here",
+                "recall": f"and misses {self.error} of those that are",
+            }[self.measure]
+            if self.of is None:
+                act = f"Answer rows of confidence {self.threshold:.4g} or more"
+                return f"{act}: {self.coverage} of rows, {what}, at {self._wanted}."
+            act = f"Call rows {self.class_name} from a probability of {self.threshold:.4g} on"
+            return f"{act}: that calls {self.coverage} of rows, {what}, at {self._wanted}."
+        act = "answered" if self.of is None else f"called {self.class_name}"
         if self.reachable_from is not None:
             return (
-                f"No row may be answered at {wanted} on the evidence of {self.rows_in_words}; "
+                f"No row may be {act} at {self._wanted} on the evidence of {self.rows_in_words}; "
                 f"about {self.reachable_from} rows like these would do."
             )
-        return (
-            f"No row may be answered at {wanted}: of {self.rows_in_words}, too many of the most "
-            "confident are wrong, and more rows like these would not mend it."
-        )
+        why = "too many of the most confident are wrong, and more rows like these would not mend it"
+        if self.measure == "recall":
+            why = "there is no row of the class"
+        return f"No row may be {act} at {self._wanted}: of {self.rows_in_words}, {why}."
 
     def promise(self) -> str:
         """Return what it promises of new rows, and under which conditions."""
         if self.threshold is None:
             return "Without an answer there is nothing to promise."
         unit = "clusters" if self.clusters is not None else "rows"
+        most = percent(self.risk)
+        what = {
+            "error": f"among new rows that are answered, at most {most} % are wrong",
+            "loss": f"the mean loss of new rows that are answered is at most {most} %",
+            "precision": f"among new rows that are called so, at most {most} % are of others",
+            "recall": f"of the new rows of the class, at most {most} % aren't called so",
+        }[self.measure]
         return (
-            f"The promise: among new rows that are answered, at most {percent(self.risk)} % are "
-            f"wrong. It is broken by at most {percent(1 - self.sure)} % of all sets of {unit} that "
-            "a threshold may be found on. It speaks of rows drawn like these, as a whole: not of "
-            "single classes or groups, and not once the world has changed."
+            f"The promise: {what}. It is broken by at most {percent(1 - self.sure)} % of all sets "
+            f"of {unit} that a threshold may be found on. It speaks of rows drawn like these, as a "
+            "whole: not of single classes or groups, and not once the world has changed."
         )
 
-    def columns(self, calibrated: Predictions) -> dict[str, NDArray[Any]]:
-        """Return `answer`, (N,) whether a row is answered."""
-        confidence, _ = said_of_top(calibrated)
+    def outputs(self, xp: Any, probs: Array, confidence: Array) -> dict[str, Array]:
+        """Return `answer`, or `called` for a class, (N,) whether a row is."""
         least = math.inf if self.threshold is None else self.threshold
-        return {"answer": confidence >= least}
+        if self.of is None:
+            return {"answer": confidence >= least}
+        return {"called": probs[:, self.of] >= least}
+
+    def columns(self, calibrated: Predictions) -> dict[str, NDArray[Any]]:
+        """Return `answer`, or `called` for a class, (N,) whether a row is."""
+        confidence, _ = said_of_top(calibrated)
+        probs = None if self.of is None else to_numpy(calibrated.probs).astype(np.float64)
+        return self.outputs(np, cast(Any, probs), confidence)
+
+    @property
+    def promised(self) -> float | None:
+        """The risk; None of a loss, which new rows don't have."""
+        return None if self.measure == "loss" else self.risk
+
+    def watched(self, calibrated: Predictions) -> tuple[BoolArray, BoolArray]:
+        """Return (N,) which rows the promise is about, and which of these keep it."""
+        (acted,) = self.columns(calibrated).values()
+        if self.of is None:
+            return acted, score_top(calibrated).correct
+        is_class = calibrated.labels == self.of
+        return (is_class, acted) if self.measure == "recall" else (acted, is_class)
 
     def as_table(self) -> Table:
         """Return the coverage at this many rows, and at more."""
@@ -286,6 +209,8 @@ class RiskDecision(Decision):
         """Return everything as JSON takes it."""
         return {
             "rule": self.rule,
+            "measure": self.measure,
+            "of": self.of,
             "risk": self.risk,
             "sure": self.sure,
             "threshold": self.threshold,
@@ -298,15 +223,37 @@ class RiskDecision(Decision):
         }
 
 
-def risk_test(rows: DecidedRows, sure: float, seed: int) -> RiskTest:
-    """Return the test that rows allow: exact where they are independent and count alike."""
-    grid = thresholds()
-    if not rows.independent:
-        return BettingTest.of(rows, grid, sure, seed)
-    cell = np.searchsorted(-grid, -rows.confidence, side="left")
-    answered = np.cumsum(np.bincount(cell, minlength=len(grid))).astype(np.float64)
-    wrong = np.cumsum(np.bincount(cell, ~rows.correct, len(grid))).astype(np.float64)
-    return BinomialTest(answered, wrong)
+def tested(rows: DecidedRows, score: FloatArray, lost: FloatArray, measure: Measure) -> Tested:
+    """Return what a sequence of thresholds sees of rows.
+
+    Args:
+        rows: see `DecidedRows`.
+        score: (N,) what is compared with the threshold.
+        lost: (N,) loss of each row, from 0 to 1; for recall whether it is of the class.
+        measure: what is promised.
+    """
+    grid, counts_at_all = thresholds(), np.ones(len(score), dtype=bool)
+    if measure == "recall":
+        grid, counts_at_all = grid[::-1].copy(), lost > 0
+        loses = np.searchsorted(grid, score, side="right")
+        counts = np.zeros_like(loses)
+    else:
+        loses = counts = np.searchsorted(-grid, -score, side="left")
+    weight, unit, units = rows.weight, rows.unit, rows.units
+    if not counts_at_all.all():
+        weight = None if weight is None else weight[counts_at_all]
+        names, unit = np.unique(unit[counts_at_all], return_inverse=True)
+        units = len(names)
+    return Tested(
+        grid,
+        counts[counts_at_all].astype(np.int64),
+        loses[counts_at_all].astype(np.int64),
+        lost[counts_at_all].astype(np.float64),
+        weight,
+        unit.astype(np.int64),
+        units,
+        rows.independent,
+    )
 
 
 # Parameters: what is promised, on which rows, and what is known of them besides.
@@ -315,6 +262,9 @@ def by_risk(
     risk: float,
     sure: float,
     *,
+    measure: Measure = "error",
+    of: int | None = None,
+    loss: FloatArray | None = None,
     level: float,
     seed: int,
     common: dict[str, Any],
@@ -322,59 +272,142 @@ def by_risk(
     """Return the decision that answers as many rows as a risk allows.
 
     Args:
-        rows: calibrated, with labels.
-        risk: error rate among answered rows; sure: how often it is to hold.
+        rows: calibrated, with labels; for precision and recall `as_event` of them.
+        risk: what isn't to be passed; sure: how often it is to hold.
+        measure: what the risk is of; of: the class of precision and recall.
+        loss: (N,) of each row, where that is what it is of.
         level: coverage of intervals.
         seed: of the order of the bets on clusters or weighted rows.
         common: the fields of every decision.
     """
-    grid, test = thresholds(), risk_test(rows, sure, seed)
-    place = last_passed(test, risk, sure)
-    everything = np.ones(len(rows.confidence), dtype=bool)
-    answered = rows.confidence >= grid[place] if place is not None else ~everything
+    score, lost = rows.confidence, (~rows.correct).astype(np.float64) if loss is None else loss
+    if of is not None:
+        score = to_numpy(rows.calibrated.positive_probs).astype(np.float64)
+        is_class = rows.calibrated.labels == 1
+        lost = (is_class if measure == "recall" else ~is_class).astype(np.float64)
+    seen = tested(rows, score, lost, measure)
+    test = risk_test(seen, sure, seed)
+    place = last_passed(seen, test, risk, sure)
+
+    def answered_at(found: int | None) -> BoolArray:
+        return score >= (math.inf if found is None else seen.grid[found])
 
     def covered(times: int) -> float | None:
-        if isinstance(test, BettingTest) and times * rows.units > MOST_UNITS:
+        if isinstance(test, BettingTest) and times * seen.units > MOST_UNITS:
             return None
-        found = last_passed(test, risk, sure, times)
-        if found is None:
-            return None
-        return rows.share(rows.confidence >= grid[found], level).value
+        found = last_passed(seen, test, risk, sure, times)
+        return None if found is None else rows.share(answered_at(found), level).value
 
+    answered, n = answered_at(place), len(score)
+    if measure == "recall":
+        error = rows.share(~answered, level, lost > 0)
+    elif measure == "loss":
+        error = mean_of(rows, lost, level, answered)
+    else:
+        error = rows.share(lost > 0, level, answered)
     more, reachable = [], None
     if place is not None:
-        more = [(times * len(answered), c) for times in AHEAD if (c := covered(times)) is not None]
+        more = [(times * n, c) for times in AHEAD if (c := covered(times)) is not None]
     else:
-        reachable = next((t * len(answered) for t in FURTHER if covered(t) is not None), None)
+        reachable = next((t * n for t in FURTHER if covered(t) is not None), None)
     return RiskDecision(
         risk=risk,
         sure=sure,
-        threshold=None if place is None else float(grid[place]),
+        threshold=None if place is None else float(seen.grid[place]),
         coverage=rows.share(answered, level),
-        error=rows.share(~rows.correct, level, answered),
+        error=error,
         more=tuple(more),
         reachable_from=reachable,
-        curve=_curve(rows, grid, test, sure, place),
+        curve=_curve(rows, score, seen, test, sure, place),
+        measure=measure,
+        of=of,
         **common,
     )
 
 
+# Parameters: the rows, twice as what they are seen as, and what was found of them.
 def _curve(
-    rows: DecidedRows, grid: FloatArray, test: RiskTest, sure: float, place: int | None
+    rows: DecidedRows,
+    score: FloatArray,
+    seen: Tested,
+    test: RiskTest,
+    sure: float,
+    place: int | None,
 ) -> dict[str, FloatArray]:
     """Return the thresholds that a picture shows, evenly spread over coverage."""
-    order = np.argsort(-rows.confidence, kind="stable")
-    weight = np.ones(len(order)) if rows.weight is None else rows.weight[order]
-    counted_up, wrong_up = np.cumsum(weight), np.cumsum(weight * ~rows.correct[order])
-    last = np.searchsorted(-rows.confidence[order], -grid, side="right") - 1
-    some = np.flatnonzero(last >= 0)
-    coverage = counted_up[last[some]] / counted_up[-1]
-    _, first = np.unique(np.floor(coverage * SHOWN), return_index=True)
+    size = len(seen.grid)
+    weight = np.ones(len(score)) if rows.weight is None else rows.weight
+    order = np.argsort(score, kind="stable")
+    sums = np.append(np.cumsum(weight[order][::-1])[::-1], 0.0)
+    coverage = sums[np.searchsorted(score[order], seen.grid, side="left")] / sums[0]
+    own = np.ones(len(seen.loss)) if seen.weight is None else seen.weight
+    counted = np.cumsum(np.bincount(seen.counts, own, size + 1))[:size]
+    lost = np.cumsum(np.bincount(seen.loses, own * seen.loss, size + 1))[:size]
+    some = np.flatnonzero((counted > 0) & (coverage > 0))
+    _, first = np.unique(np.floor(coverage[some] * SHOWN), return_index=True)
     places = np.union1d(some[first], [] if place is None else [place]).astype(np.intp)
-    at = last[places]
     return {
-        "threshold": grid[places],
-        "coverage": counted_up[at] / counted_up[-1],
-        "error": wrong_up[at] / counted_up[at],
+        "threshold": seen.grid[places],
+        "coverage": coverage[places],
+        "error": lost[places] / counted[places],
         "bound": test.bounds(sure, places),
     }
+
+
+def as_event(calibrated: Predictions, of: int) -> Predictions:
+    """Return calibrated rows as rows about one class: whether it is the true one."""
+    probs, labels = to_numpy(calibrated.probs)[:, of], calibrated.known_labels
+    return Predictions.from_binary(
+        probs,
+        None if labels is None else labels == of,
+        source=calibrated.source,
+        sample_weight=calibrated.weights,
+        clusters=calibrated.clusters,
+    )
+
+
+def class_numbered(of: int | str | None, rows: Any, names: Sequence[str] | None) -> int:
+    """Return the number of a class that is meant by number or name; of two the second.
+
+    Raises:
+        InputError: rows of one number each, none named, or no such class.
+    """
+    classes = rows.n_classes
+    if classes is None:
+        raise InputError(
+            f"{rows.source}: precision and recall need a probability for every class, and "
+            "these rows hold only the confidence of the predicted one; take risk (--risk)"
+        )
+    known = [str(k) for k in range(classes)] if names is None else list(names)
+    if of is None and classes == 2:
+        return 1
+    if isinstance(of, int) and 0 <= of < classes:
+        return of
+    if str(of) in known:
+        return known.index(str(of))
+    shown = ", ".join(known[:8]) + (", ..." if classes > 8 else "")
+    asked = "name the class (of, --of)" if of is None else f"there is no class '{of}'"
+    raise InputError(f"precision and recall are of one class: {asked}; there are {shown}")
+
+
+def checked_loss(loss: Array, n: int, source: str) -> FloatArray:
+    """Return (N,) losses, each from 0 to 1.
+
+    Raises:
+        InputError: another length, or a number out of range, named by its row.
+    """
+    found = to_numpy(as_array(loss))
+    if found.shape != (n,):
+        raise InputError(f"{source}: loss must have shape ({n},), not {found.shape}")
+    try:
+        found = found.astype(np.float64)
+    except ValueError as error:
+        raise InputError(f"{source}: losses must be numbers: {error}") from error
+    bad = ~((found >= 0) & (found <= 1))
+    if bad.any():
+        row = int(bad.argmax())
+        raise InputError(
+            f"{source}: losses must lie between 0 and 1, but row {row} has {found[row]:g}; divide "
+            "them by the largest that there can be"
+        )
+    return found

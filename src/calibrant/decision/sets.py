@@ -18,15 +18,16 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
+import array_api_compat.numpy as xnp
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import BoolArray, FloatArray, IntArray, to_numpy
+from calibrant.core.arrays import Array, BoolArray, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.tables import Table
-from calibrant.decision.base import DecidedRows, Decision, Share
-from calibrant.decision.cost import mean_of
+from calibrant.decision.base import DecidedRows, Decision, Share, mean_of
 from calibrant.evaluation.formatting import interval_of, percent
+from calibrant.posthoc.array_ops import columns
 from calibrant.predictions.predictions import Predictions
 
 SetScore = Literal["lac", "aps", "raps"]
@@ -38,18 +39,23 @@ BETWEEN = "|"
 
 def odd_scores(probs: FloatArray, score: SetScore) -> FloatArray:
     """Return the (N, K) scores of all classes; 0 for the predicted one."""
-    order = np.argsort(-probs, axis=1, kind="stable")
+    return odd_scores_in(xnp, probs, score)
+
+
+def odd_scores_in(xp: Any, probs: Any, score: SetScore) -> Any:
+    """Return the same of arrays of any namespace."""
+    classes = columns(xp, probs)
     if score == "lac":
         found = 1 - probs
     else:
-        sums = np.cumsum(np.take_along_axis(probs, order, axis=1), axis=1)
+        order = xp.argsort(-probs, axis=1, stable=True)
+        sums = xp.cumulative_sum(xp.take_along_axis(probs, order, axis=1), axis=1)
         if score == "raps":
-            ranks = np.arange(1, probs.shape[1] + 1, dtype=np.float64)
-            sums += PENALTY * np.maximum(ranks - FREE_RANKS, 0)
-        found = np.empty_like(probs)
-        np.put_along_axis(found, order, sums, axis=1)
-    np.put_along_axis(found, order[:, :1], 0.0, axis=1)
-    return found
+            beyond = xp.astype(classes, probs.dtype) + (1.0 - FREE_RANKS)
+            sums = sums + PENALTY * xp.clip(beyond, min=0.0)
+        found = xp.take_along_axis(sums, xp.argsort(order, axis=1), axis=1)
+    predicted = xp.argmax(probs, axis=1)[:, None] == classes
+    return xp.where(predicted, xp.zeros_like(found), found)
 
 
 def conformal_quantile(scores: FloatArray, cover: float) -> float:
@@ -122,12 +128,34 @@ class SetDecision(Decision):
             "covered less, as the table says, and nothing is promised once the world has changed."
         )
 
+    def outputs(self, xp: Any, probs: Array, confidence: Array) -> dict[str, Array]:
+        """Return `set`, (N, K) whether each class is in it, and `set_size`."""
+        inside = odd_scores_in(xp, probs, _score(self.score)) <= self.quantile
+        return {"set": inside, "set_size": xp.sum(xp.astype(inside, xp.int64), axis=1)}
+
+    @property
+    def promised(self) -> float:
+        """The share of sets without the true class that a quantile of so many rows may come to.
+
+        That is the upper end of the range that is stated: half of all quantiles miss a little more
+        often than was asked for, and no change of the world is behind that.
+        """
+        return 1 - self.range_low
+
+    def watched(self, calibrated: Predictions) -> tuple[BoolArray, BoolArray]:
+        """Return (N,) that the promise is about all rows, and in which sets the true class is."""
+        inside = odd_scores(_vectors(calibrated), _score(self.score)) <= self.quantile
+        rows = np.arange(len(inside))
+        return np.ones(len(inside), dtype=np.bool_), inside[rows, calibrated.labels]
+
     def columns(self, calibrated: Predictions) -> dict[str, NDArray[Any]]:
         """Return `set`, the classes with a bar between them, and `set_size`."""
-        inside = odd_scores(_vectors(calibrated), _score(self.score)) <= self.quantile
+        probs = _vectors(calibrated)
+        found = self.outputs(xnp, probs, probs.max(axis=1))
+        inside = found["set"]
         names = calibrated.class_names or [str(k) for k in range(inside.shape[1])]
         words = [BETWEEN.join(names[k] for k in np.flatnonzero(row)) for row in inside]
-        return {"set": np.array(words), "set_size": inside.sum(axis=1).astype(np.int64)}
+        return {"set": np.array(words), "set_size": found["set_size"]}
 
     def as_table(self) -> Table:
         """Return coverage and size, of all rows and by class."""

@@ -162,6 +162,14 @@ max, min = _reduction("max", "ReduceMax"), _reduction("min", "ReduceMin")
 sum, mean = _reduction("sum", "ReduceSum"), _reduction("mean", "ReduceMean")
 
 
+@constants_at_once
+def cumulative_sum(x: Any, /, *, axis: int) -> Any:
+    """Return running sums."""
+    rows, axis = x.whole(), axis % x.ndim
+    name = x.graph.node("CumSum", [rows.name, x.graph.constant(np.asarray(axis, dtype=np.int64))])
+    return Traced(x.graph, name, x.dtype, x.shape)
+
+
 def _place_of(name: str, kind: str) -> Any:
     def function(x: Any, /, *, axis: int, keepdims: Any = False) -> Any:
         rows, axis = x.whole(), axis % x.ndim

@@ -7,7 +7,7 @@ them (Broder, "On the resemblance and containment of documents", 1997).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,16 +40,23 @@ def sketch_of(predictions: Predictions) -> tuple[int, ...]:
     return tuple(found[count == 1][:KEPT].tolist())
 
 
-def share_among(sketch: Sequence[int], predictions: Predictions) -> float | None:
-    """Return which share of the rows behind a sketch is among others; None if it can't be told."""
+def share_among(sketch: Sequence[int], batches: Iterable[Predictions]) -> tuple[float | None, bool]:
+    """Return which share of the rows behind a sketch is among others, None if it can't be told.
+
+    And whether these rows have one number each.
+    """
     if len(sketch) < FEWEST:
-        return None
-    return float(np.isin(np.array(sketch, dtype=np.uint64), _hashes(predictions)[0]).mean())
+        return None, False
+    hashes, one_number = np.array(sketch, dtype=np.uint64), False
+    found = np.zeros(len(hashes), dtype=bool)
+    for rows in batches:
+        found |= np.isin(hashes, _hashes(rows)[0])
+        one_number = rows.top_only or rows.binary
+    return float(found.mean()), one_number
 
 
-def were_fitted(share: float, predictions: Predictions) -> bool:
-    """Return whether a share of the fit among these rows is more than chance or a few copies."""
-    one_number = predictions.top_only or predictions.binary
+def were_fitted(share: float, one_number: bool) -> bool:
+    """Return whether a share of the fit among other rows is more than chance or a few copies."""
     return share > (SHARED_OF_ONE_NUMBER if one_number else SHARED)
 
 

@@ -1,0 +1,211 @@
+"""Learn, then test: the last of a sequence of thresholds whose risk is shown to be low enough.
+
+Of each threshold of a fixed grid the hypothesis is that its risk R is above the wanted one. All
+are tested in a fixed order, at the level 1 - sure, until the first that isn't rejected; the last
+that was is taken. Whichever is the first true hypothesis, it is rejected with a probability of at most
+1 - sure, so the promise holds with that of at least `sure`, over the rows that it was found on
+(fixed-sequence testing; Angelopoulos et al., "Learn then test", 2021).
+
+A risk is a mean loss over the rows that count, such as the share of errors among answered rows.
+Losses of 0 and 1 of rows that count alike and stand alone are binomial, and the test is exact
+(Clopper and Pearson 1934). Otherwise, with A the counted weight of a unit and E its loss, R > r is
+that E[E - r A] > 0, and the test bets against it, unit by unit in random order, with stakes that
+only know the units before (Waudby-Smith and Ramdas, "Estimating means of bounded random variables
+by betting", 2023).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import FloatArray, IntArray
+
+# Thresholds in log odds: fixed before any row is seen. Below the lowest all rows are answered.
+GRID_TOP, GRID_BOTTOM, GRID_STEP = 16.0, -9.0, 0.05
+# Thresholds that are tested at once, fewer of many units: cells of a table that is held at once.
+BLOCK, CELLS = 32, 1 << 22
+# Stakes stay below this share of the one that a single unit could lose it all with.
+LARGEST_STAKE = 0.75
+# Halvings of a bound.
+HALVINGS = 12
+
+
+def thresholds() -> FloatArray:
+    """Return the grid, descending probabilities; the last answers every row."""
+    steps = round((GRID_TOP - GRID_BOTTOM) / GRID_STEP)
+    odds = GRID_TOP - GRID_STEP * np.arange(steps + 1)
+    return np.append(1 / (1 + np.exp(-odds)), 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Tested:
+    """Rows as a sequence of G thresholds sees them; rows that never count are left out.
+
+    Attributes:
+        grid: (G,) the thresholds, in the order in which they are tested.
+        counts, loses: (N,) from which place on a row counts, and its loss does; G for never.
+        loss: (N,) its loss, from 0 to 1.
+        weight: (N,) of each row; None where all count alike.
+        unit: (N,) what each row belongs to, from 0; units: their number.
+        independent: whether rows count alike and stand alone.
+    """
+
+    grid: FloatArray
+    counts: IntArray
+    loses: IntArray
+    loss: FloatArray
+    weight: FloatArray | None
+    unit: IntArray
+    units: int
+    independent: bool
+
+
+@dataclass(frozen=True, eq=False)
+class BinomialTest:
+    """The exact test: rows that count and their errors at each threshold, (G,)."""
+
+    counted: FloatArray
+    wrong: FloatArray
+
+    @classmethod
+    def of(cls, rows: Tested) -> BinomialTest:
+        """Return the test of rows whose losses are 0 and 1."""
+        size = len(rows.grid) + 1
+        counted = np.cumsum(np.bincount(rows.counts, minlength=size))[:-1]
+        wrong = np.cumsum(np.bincount(rows.loses, rows.loss, size))[:-1]
+        return cls(counted.astype(np.float64), wrong.astype(np.float64))
+
+    def p_values(self, risk: float, places: slice, times: int = 1) -> FloatArray:
+        """Return p-values of "the risk is above `risk`", for `times` as many rows."""
+        from scipy.special import betainc
+
+        k, x = self.counted[places] * times, self.wrong[places] * times
+        # P(X <= x) of a binomial X, as an incomplete beta function.
+        return np.where(k > x, betainc(np.maximum(k - x, 1), x + 1, 1 - risk), 1.0)
+
+    def errorless(self, risk: float, place: int, times: int = 1) -> float:
+        """Return the p-value that rows without any error would have at a threshold."""
+        return float((1 - risk) ** (self.counted[place] * times))
+
+    def bounds(self, sure: float, places: NDArray[np.intp]) -> FloatArray:
+        """Return upper bounds of the risk at some thresholds, each by itself."""
+        from scipy.special import betaincinv
+
+        k, x = self.counted[places], self.wrong[places]
+        bound = betaincinv(x + 1, np.maximum(k - x, 1e-9), sure)
+        return np.where(k > x, bound, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class BettingTest:
+    """The test of losses between 0 and 1, of weighted rows and of clusters.
+
+    Attributes:
+        rows: with their units in random order.
+        weight: (N,) of each row; heaviest: largest weight of a unit.
+        sure: how often the promise is to hold, which stakes are made for.
+    """
+
+    rows: Tested
+    weight: FloatArray
+    heaviest: float
+    sure: float
+
+    @classmethod
+    def of(cls, rows: Tested, sure: float, seed: int) -> BettingTest:
+        """Return the test of rows."""
+        order = np.random.default_rng(seed).permutation(rows.units)
+        weight = np.ones(len(rows.loss)) if rows.weight is None else rows.weight
+        heaviest = float(np.bincount(rows.unit, weight, 1).max())
+        return cls(replace(rows, unit=order[rows.unit]), weight, heaviest, sure)
+
+    def _sums(self, places: slice) -> tuple[FloatArray, FloatArray]:
+        """Return (M, g) counted weights and losses of the units at g thresholds."""
+        rows, width = self.rows, places.stop - places.start
+
+        def summed(cell: IntArray, values: FloatArray) -> FloatArray:
+            here = cell < places.stop
+            place = rows.unit[here] * width + np.maximum(cell[here] - places.start, 0)
+            cells = np.bincount(place, values[here], rows.units * width).astype(np.float64)
+            return np.cumsum(cells.reshape(rows.units, width), axis=1)
+
+        return summed(rows.counts, self.weight), summed(rows.loses, self.weight * rows.loss)
+
+    def _p(self, counted: FloatArray, wrong: FloatArray, risk: float) -> FloatArray:
+        """Return (g,) p-values of (M, g) sums."""
+        excess = (wrong - risk * counted) / self.heaviest  # in [-risk, 1 - risk]
+        count = np.arange(1, len(excess) + 1)[:, None]
+        mean = np.cumsum(excess, axis=0) / (count + 1)
+        before = np.vstack([np.zeros_like(mean[:1]), mean[:-1]])
+        spread = risk * (1 - risk) / 4 + np.cumsum((excess - before) ** 2, axis=0)
+        variance = np.vstack(
+            [np.zeros_like(mean[:1]) + risk * (1 - risk), spread[:-1] / count[:-1]]
+        )
+        aim = 2 * math.log(1 / (1 - self.sure)) / len(excess)
+        stake = np.minimum(np.sqrt(aim / variance), LARGEST_STAKE / (1 - np.asarray(risk)))
+        capital = np.cumsum(np.log1p(-stake * excess), axis=0)
+        return np.exp(-np.maximum(capital.max(axis=0), 0.0))
+
+    def p_values(self, risk: float, places: slice, times: int = 1) -> FloatArray:
+        """Return p-values of "the risk is above `risk`", for `times` as many units."""
+        counted, wrong = self._sums(places)
+        return self._p(np.tile(counted, (times, 1)), np.tile(wrong, (times, 1)), risk)
+
+    def errorless(self, risk: float, place: int, times: int = 1) -> float:
+        """Return the p-value that rows without any error would have at a threshold."""
+        counted = np.tile(self._sums(slice(place, place + 1))[0], (times, 1))
+        return float(self._p(counted, np.zeros_like(counted), risk)[0])
+
+    def bounds(self, sure: float, places: NDArray[np.intp]) -> FloatArray:
+        """Return upper bounds of the risk at some thresholds, each by itself."""
+        found: list[float] = []
+        for place in places.tolist():
+            counted, wrong = self._sums(slice(place, place + 1))
+            low, high = 0.0, 1.0
+            for _ in range(HALVINGS):
+                middle = (low + high) / 2
+                passed = self._p(counted, wrong, middle)[0] <= 1 - sure
+                low, high = (low, middle) if passed else (middle, high)
+            found.append(high)
+        return np.array(found)
+
+
+RiskTest = BinomialTest | BettingTest
+
+
+def risk_test(rows: Tested, sure: float, seed: int) -> RiskTest:
+    """Return the test that rows allow: exact where they are alike and losses are 0 and 1."""
+    if rows.independent and np.isin(rows.loss, (0.0, 1.0)).all():
+        return BinomialTest.of(rows)
+    return BettingTest.of(rows, sure, seed)
+
+
+def last_passed(
+    rows: Tested, test: RiskTest, risk: float, sure: float, times: int = 1
+) -> int | None:
+    """Return the place of the threshold that fixed-sequence testing ends at, or None.
+
+    It starts at the first threshold that could pass if no row had a loss: one before it can't pass,
+    and would end the sequence whatever the labels are.
+    """
+    size = len(rows.grid)
+    if not len(rows.loss):
+        return None
+
+    def possible(place: int) -> bool:
+        return test.errorless(risk, place, times) <= 1 - sure
+
+    start = bisect_left(range(size), True, key=possible)
+    passed, step = 0, min(max(CELLS // (rows.units * times), 1), BLOCK)
+    for first in range(start, size, step):
+        block = slice(first, min(first + step, size))
+        failed = test.p_values(risk, block, times) > 1 - sure
+        passed += int(failed.argmax()) if failed.any() else len(failed)
+        if failed.any():
+            break
+    return start + passed - 1 if passed else None

@@ -18,7 +18,7 @@ import numpy as np
 from calibrant.core.arrays import FloatArray
 from calibrant.decision.base import DecidedRows, wilson
 from calibrant.decision.fixed_sequence import Tested, last_passed, risk_test, thresholds
-from calibrant.decision.risk import tested
+from calibrant.decision.risk import in_sequence
 from calibrant.predictions.predictions import Predictions
 
 RISK, SURE, SLOPE, SHARED, CLUSTER = 0.05, 0.95, 0.8, 0.5, 5
@@ -56,7 +56,7 @@ def draw(rng: np.random.Generator, rows: int, size: int) -> DecidedRows:
 
 def as_tested(rows: DecidedRows) -> Tested:
     """Return what a sequence of thresholds of the confidence sees of errors."""
-    return tested(rows, rows.confidence, (~rows.correct).astype(np.float64), "error")
+    return in_sequence(rows, rows.confidence, (~rows.correct).astype(np.float64), "error")
 
 
 def main() -> None:

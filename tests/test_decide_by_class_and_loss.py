@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
-from scripts.promise_of_risk import chances
+from scripts.promise_of_risk import chances, draw
 
 import calibrant as cb
 from calibrant.cli.app import app
 from calibrant.core.arrays import FloatArray
 from calibrant.decision import RiskDecision, load_decision, save_decision
-from calibrant.decision.fixed_sequence import thresholds
+from calibrant.decision.fixed_sequence import last_passed, risk_test, thresholds
+from calibrant.decision.risk import in_sequence
 from calibrant.predictions.predictions import Predictions, rows_of_first_part
 
 VAL, TEST = cb.load_sample("validation"), cb.load_sample("test")
@@ -29,11 +30,18 @@ def one_by_one(
 ) -> float | None:
     """Return the threshold of fixed-sequence testing for precision or recall, by hand."""
     taken, begun = None, False
-    for threshold in GRID if measure == "precision" else GRID[::-1]:
+    grid = GRID if measure == "precision" else GRID[::-1]
+    counts = [int(truth.sum() if measure == "recall" else (p >= t).sum()) for t in grid]
+    starts = [
+        next((k for k in counts if binom.cdf(e, k, risk) <= 1 - sure), counts[-1] + 1)
+        for e in (2, 1, 0)
+    ]
+    start = next((k for k in starts[:2] if k <= counts[-1] / 2), starts[2])
+    for threshold in grid:
         called = p >= threshold
         k = int(called.sum() if measure == "precision" else truth.sum())
         x = int((called & ~truth).sum() if measure == "precision" else (truth & ~called).sum())
-        begun = begun or binom.cdf(0, k, risk) <= 1 - sure
+        begun = begun or k >= start
         if begun:
             if binom.cdf(x, k, risk) > 1 - sure:
                 break
@@ -108,16 +116,13 @@ def test_a_mean_loss_is_promised_as_often_as_said() -> None:
     order = np.argsort(-confidence)
     mean = np.cumsum((1 - right[order]) * 0.5) / np.arange(1, 400_001)
     last = np.searchsorted(-confidence[order], -GRID, side="right") - 1
-    truth = dict(zip(GRID.tolist(), np.where(last >= 0, mean[last], 0).tolist(), strict=True))
-    fit = Predictions.from_confidence([0.3, 0.9], correct=[0, 1])
-    as_it_is = cb.make_calibrator("none").fit_predictions(fit)
-    for _ in range(draws):
-        said, chance = chances(rng, 600, 1)
-        correct = rng.uniform(size=600) < chance
-        rows = Predictions.from_confidence(said, correct=correct)
-        loss = ~correct * rng.uniform(size=600)  # 0.5 of an error on average
-        found = cb.decide(as_it_is, rows, risk=risk, loss=loss, sure=0.9)
-        broken += found.threshold is not None and truth[found.threshold] > risk
+    truth = np.where(last >= 0, mean[last], 0)
+    for seed in range(draws):
+        rows = draw(rng, 600, 1)
+        loss = ~rows.correct * rng.uniform(size=600)  # 0.5 of an error on average
+        seen = in_sequence(rows, rows.confidence, loss, "loss")
+        place = last_passed(seen, risk_test(seen, 0.9, seed), risk, 0.9)
+        broken += place is not None and truth[place] > risk
     assert broken <= 21
 
 

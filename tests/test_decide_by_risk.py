@@ -26,10 +26,17 @@ GRID = thresholds()
 def by_hand(rows: DecidedRows, risk: float, sure: float) -> float | None:
     """Return the threshold of fixed-sequence testing, one threshold after the other."""
     taken, begun = None, False
+    answers = [int((rows.confidence >= threshold).sum()) for threshold in GRID]
+    # The first number of rows that could bear two errors, or one, if half of all rows are enough.
+    starts = [
+        next((k for k in answers if binom.cdf(e, k, risk) <= 1 - sure), len(rows.correct) + 1)
+        for e in (2, 1, 0)
+    ]
+    start = next((k for k in starts[:2] if k <= len(rows.correct) / 2), starts[2])
     for threshold in GRID:
         answered = rows.confidence >= threshold
         k, x = int(answered.sum()), int((answered & ~rows.correct).sum())
-        begun = begun or binom.cdf(0, k, risk) <= 1 - sure
+        begun = begun or k >= start
         if begun:
             if binom.cdf(x, k, risk) > 1 - sure:
                 break

@@ -20,6 +20,7 @@ from calibrant.files import ReadOptions
 if TYPE_CHECKING:
     from calibrant.monitor.monitor import Monitor
     from calibrant.monitor.planning import Plan
+    from calibrant.monitor.promise import Promise
     from calibrant.monitor.rows import Reading
     from calibrant.monitor.streams import Following
 
@@ -66,6 +67,13 @@ class MonitorOptions:
         None,
         "With --cluster: how many clusters may be unfinished at once. Default: 1, so that one is "
         "counted when the next begins.",
+        panel=TESTS,
+    )
+    decision: Path | None = option(
+        None,
+        "A decision of `calibrant decide`, whose promise is watched too, in rows that `calibrant "
+        "apply` wrote with it.",
+        metavar="DECISION",
         panel=TESTS,
     )
     of: int | None = option(
@@ -139,6 +147,9 @@ def monitor(
     names = ("tolerance", "alpha", "average_run_length", "window", "n_groups", "open_clusters")
     given = {name: getattr(options, name) for name in names}
     settings = {name: value for name, value in given.items() if value is not None}
+    of, acted = options.of, None
+    if options.decision is not None:
+        settings["promise"], of, acted = _promise(options.decision, of)
     if options.merge:
         if streams or state or outcomes:
             raise InputError("--merge only shows what states say; leave out streams and --state")
@@ -153,8 +164,9 @@ def monitor(
         raise InputError("monitor takes a STREAM: a file, or - for standard input")
     reading = Reading(
         options.by,
-        options.of,
+        of,
         key,
+        acted=acted,
         skip_broken=options.skip_broken,
         waits=state is not None,
         time=options.time,
@@ -193,6 +205,21 @@ def monitor(
     _finish(watched, output, refit)
 
 
+def _promise(path: Path, of: int | None) -> tuple[Promise, int | None, str]:
+    """Return the promise of a decision, the class it is of, and what apply writes of it."""
+    from calibrant.decision.decision_file import load_decision
+    from calibrant.decision.risk import RiskDecision
+    from calibrant.monitor.promise import promise_of
+
+    decision = load_decision(path)
+    promise = promise_of(decision)
+    own = decision.of if isinstance(decision, RiskDecision) else None
+    if of is not None and of != own:
+        about = "the predicted class" if own is None else f"class {own}"
+        raise InputError(f"{path}: is about {about}; leave out --of")
+    return promise, own, "answer" if own is None else "called"
+
+
 def _begun(state: Path | None, settings: dict[str, Any]) -> Monitor:
     """Return the monitor of a state, or a new one."""
     from calibrant.monitor.monitor import Monitor
@@ -202,6 +229,10 @@ def _begun(state: Path | None, settings: dict[str, Any]) -> Monitor:
     watched = Monitor.load(state)
     for name, value in settings.items():
         if getattr(watched, name) != value:
+            if name == "promise":
+                raise InputError(
+                    f"{state}: was begun with another decision, or without one; begin a new state"
+                )
             option = name.replace("_", "-")
             raise InputError(
                 f"{state}: was begun with --{option} {getattr(watched, name)}, which can't be "

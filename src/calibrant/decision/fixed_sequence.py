@@ -2,8 +2,8 @@
 
 Of each threshold of a fixed grid the hypothesis is that its risk R is above the wanted one. All
 are tested in a fixed order, at the level 1 - sure, until the first that isn't rejected; the last
-that was is taken. Whichever is the first true hypothesis, it is rejected with a probability of at most
-1 - sure, so the promise holds with that of at least `sure`, over the rows that it was found on
+that was is taken. Whichever is the first true hypothesis, it is rejected with a probability of at
+most 1 - sure, so the promise holds with that of at least `sure`, over the rows that it was found on
 (fixed-sequence testing; Angelopoulos et al., "Learn then test", 2021).
 
 A risk is a mean loss over the rows that count, such as the share of errors among answered rows.
@@ -31,6 +31,8 @@ GRID_TOP, GRID_BOTTOM, GRID_STEP = 16.0, -9.0, 0.05
 BLOCK, CELLS = 32, 1 << 22
 # Stakes stay below this share of the one that a single unit could lose it all with.
 LARGEST_STAKE = 0.75
+# Errors that the first threshold could bear, as long as it counts no more than this share of rows.
+BORNE, EARLY = (2, 1), 0.5
 # Halvings of a bound.
 HALVINGS = 12
 
@@ -88,9 +90,16 @@ class BinomialTest:
         # P(X <= x) of a binomial X, as an incomplete beta function.
         return np.where(k > x, betainc(np.maximum(k - x, 1), x + 1, 1 - risk), 1.0)
 
-    def errorless(self, risk: float, place: int, times: int = 1) -> float:
-        """Return the p-value that rows without any error would have at a threshold."""
-        return float((1 - risk) ** (self.counted[place] * times))
+    def with_errors(self, errors: int, risk: float, place: int, times: int = 1) -> float:
+        """Return the p-value that rows with so many errors would have at a threshold."""
+        from scipy.special import betainc
+
+        k = self.counted[place] * times
+        return float(betainc(k - errors, errors + 1, 1 - risk)) if k > errors else 1.0
+
+    def share(self, place: int) -> float:
+        """Return the share that counts of what counts at the last threshold."""
+        return float(self.counted[place] / self.counted[-1])
 
     def bounds(self, sure: float, places: NDArray[np.intp]) -> FloatArray:
         """Return upper bounds of the risk at some thresholds, each by itself."""
@@ -156,10 +165,19 @@ class BettingTest:
         counted, wrong = self._sums(places)
         return self._p(np.tile(counted, (times, 1)), np.tile(wrong, (times, 1)), risk)
 
-    def errorless(self, risk: float, place: int, times: int = 1) -> float:
-        """Return the p-value that rows without any error would have at a threshold."""
+    def with_errors(self, errors: int, risk: float, place: int, times: int = 1) -> float:
+        """Return the p-value if so many units, evenly among those that count, were all wrong."""
         counted = np.tile(self._sums(slice(place, place + 1))[0], (times, 1))
-        return float(self._p(counted, np.zeros_like(counted), risk)[0])
+        some, wrong = np.flatnonzero(counted > 0), np.zeros_like(counted)
+        if len(some) < errors:
+            return 1.0
+        at = some[(np.arange(errors) + 0.5).astype(np.int64) * len(some) // max(errors, 1)]
+        wrong[at] = counted[at]
+        return float(self._p(counted, wrong, risk)[0])
+
+    def share(self, place: int) -> float:
+        """Return the share that counts of what counts at the last threshold."""
+        return float(self.weight[self.rows.counts <= place].sum() / self.weight.sum())
 
     def bounds(self, sure: float, places: NDArray[np.intp]) -> FloatArray:
         """Return upper bounds of the risk at some thresholds, each by itself."""
@@ -190,20 +208,29 @@ def last_passed(
 ) -> int | None:
     """Return the place of the threshold that fixed-sequence testing ends at, or None.
 
-    It starts at the first threshold that could pass if no row had a loss: one before it can't pass,
-    and would end the sequence whatever the labels are.
+    It starts at the first threshold that could pass with two errors, or with one or none where that
+    would take more than half of the rows. One that can't pass would end the sequence whatever the
+    labels are; one that passes only without any error ends it in every fifth draw for nothing. What
+    it starts at depends on how many rows count, not on how many are wrong, as the promise needs.
     """
     size = len(rows.grid)
     if not len(rows.loss):
         return None
 
-    def possible(place: int) -> bool:
-        return test.errorless(risk, place, times) <= 1 - sure
+    def first(errors: int) -> int:
+        """Return the first place that could pass with so many errors."""
+        return bisect_left(
+            range(size),
+            True,
+            key=lambda place: test.with_errors(errors, risk, place, times) <= 1 - sure,
+        )
 
-    start = bisect_left(range(size), True, key=possible)
+    starts = (first(errors) for errors in BORNE)
+    start = next((at for at in starts if at < size and test.share(at) <= EARLY), None)
+    start = first(0) if start is None else start
     passed, step = 0, min(max(CELLS // (rows.units * times), 1), BLOCK)
-    for first in range(start, size, step):
-        block = slice(first, min(first + step, size))
+    for begin in range(start, size, step):
+        block = slice(begin, min(begin + step, size))
         failed = test.p_values(risk, block, times) > 1 - sure
         passed += int(failed.argmax()) if failed.any() else len(failed)
         if failed.any():

@@ -223,7 +223,7 @@ class RiskDecision(Decision):
         }
 
 
-def tested(rows: DecidedRows, score: FloatArray, lost: FloatArray, measure: Measure) -> Tested:
+def in_sequence(rows: DecidedRows, score: FloatArray, lost: FloatArray, measure: Measure) -> Tested:
     """Return what a sequence of thresholds sees of rows.
 
     Args:
@@ -285,7 +285,7 @@ def by_risk(
         score = to_numpy(rows.calibrated.positive_probs).astype(np.float64)
         is_class = rows.calibrated.labels == 1
         lost = (is_class if measure == "recall" else ~is_class).astype(np.float64)
-    seen = tested(rows, score, lost, measure)
+    seen = in_sequence(rows, score, lost, measure)
     test = risk_test(seen, sure, seed)
     place = last_passed(seen, test, risk, sure)
 

@@ -69,6 +69,9 @@ def _metrics(monitor: Monitor) -> Iterator[str]:
     alarms = monitor.alarms
     bounds = monitor.bounds
     logs = {"level": monitor.log_e, "change": monitor.log_r}
+    promise = monitor.findings().promise
+    if promise is not None:
+        logs["promise"] = promise.log_e
     yield from _metric("rows_total", "counter", "Rows with an outcome.", {"": monitor.rows})
     yield from _metric(
         "alarm",

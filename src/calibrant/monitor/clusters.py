@@ -75,11 +75,13 @@ class Unfinished:
     Attributes:
         last: number of its last row in the stream.
         moments: (3,) number of its rows, sum of their residuals, and of their squares.
+        promised: (2,) how many rows keep and break a promise that is watched.
         rows: how many rows it has in each group; payments: (J,) sum of theirs.
     """
 
     last: int = 0
     moments: FloatArray = field(default_factory=lambda: np.zeros(3))
+    promised: FloatArray = field(default_factory=lambda: np.zeros(2))
     rows: dict[int, int] = field(default_factory=dict[int, int])
     payments: dict[int, FloatArray] = field(default_factory=dict[int, FloatArray])
 
@@ -159,6 +161,7 @@ class Clusters:
     late: int = 0
     dependence: Dependence = field(default_factory=Dependence)
 
+    # Parameters: what is known of each row, and where the rows stand.
     def add(
         self,
         names: Sequence[str],
@@ -166,6 +169,7 @@ class Clusters:
         residual: FloatArray,
         member: IntArray | None,
         first: int,
+        promised: FloatArray | None = None,
     ) -> list[Unfinished]:
         """Take n rows, and return the clusters that they close.
 
@@ -175,6 +179,7 @@ class Clusters:
             residual: (n,) confidence less correctness.
             member: (n,) index of each row's group, or None.
             first: number of the first row in the stream.
+            promised: (n, 2) whether each keeps a promise that is watched, and breaks it.
         """
         closed: list[Unfinished] = []
         groups = np.zeros(len(names), dtype=np.int64) if member is None else member
@@ -190,6 +195,8 @@ class Clusters:
                 closed += self.close(self.most_open - 1)
             self.unfinished[name] = cluster
             cluster.add(paid[part], residual[part], groups[part], first + stop - 1)
+            if promised is not None:
+                cluster.promised = cluster.promised + promised[part].sum(axis=0)
         return closed
 
     def close(self, most: int = 0) -> list[Unfinished]:

@@ -12,6 +12,7 @@ from calibrant.evaluation.formatting import percent
 from calibrant.monitor.delayed_labels import Unlabelled, Waiting
 from calibrant.monitor.diagnosis import Diagnosis
 from calibrant.monitor.neighbours import Neighbours
+from calibrant.monitor.promise import PromiseFound
 from calibrant.monitor.sequential_tests import Alarm, TwoTests
 from calibrant.monitor.state import State
 from calibrant.monitor.windows import Window
@@ -119,6 +120,7 @@ class MonitorFindings:
         waiting: predictions and outcomes without each other.
         clusters: what is known of the clusters; None where each row stands alone.
         neighbours: how much rows without clusters depend on their neighbours; None for few rows.
+        promise: what is known of the promise of a decision, where one is watched.
     """
 
     rows: int
@@ -136,6 +138,7 @@ class MonitorFindings:
     hours: list[tuple[str, Window]]
     clusters: ClustersFound | None = None
     neighbours: Neighbours | None = None
+    promise: PromiseFound | None = None
 
     @property
     def doubt(self) -> str:
@@ -169,6 +172,11 @@ class MonitorFindings:
                 f"No alarm in {counted(self.rows, 'row')}: nothing shows that the probability of "
                 f"any row lies more than {100 * self.tolerance:g} points from its confidence."
             )
+        if self.promise is not None and self.promise.alarm is not None:
+            return (
+                f"The promise no longer holds that {self.promise.promise.in_words}: an alarm rose "
+                f"at row {self.promise.alarm.row}."
+            )
         change = self.alarms.get("change")
         if change is None:
             return f"Confidences are off: an alarm rose at row {self.alarms['level'].row}."
@@ -183,6 +191,8 @@ class MonitorFindings:
 
     def alarm_sentence(self, alarm: Alarm) -> str:
         """Return what an alarm says and what it is worth, as a sentence."""
+        if alarm.test == "promise":
+            return f"at row {alarm.row}. {self.promise}"
         off = f"some are off by more than {100 * self.tolerance:g} points"
         where = "" if alarm.group is None else f", most plainly in group {alarm.group}"
         since = f"row {alarm.since.row} (95 % interval {alarm.since.low} to {alarm.since.high})"
@@ -228,6 +238,8 @@ class MonitorFindings:
             },
             "windows": [window.as_dict() for window in self.windows],
         }
+        if self.promise is not None:
+            found["promise"] = self.promise.as_dict()
         if details:
             found["details"] = {
                 "tolerance": self.tolerance,
@@ -251,6 +263,8 @@ class MonitorFindings:
         if self.rows:
             alarms = self.alarms.values()
             parts += [wrap(f"{alarm.test}: {self.alarm_sentence(alarm)}") for alarm in alarms]
+            if self.promise is not None and self.promise.alarm is None:
+                parts.append(wrap(str(self.promise)))
             parts.append(wrap(f"{self.condition} {self.evidence_sentence}"))
             if self.doubt:
                 parts.append(wrap(self.doubt))

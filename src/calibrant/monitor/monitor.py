@@ -20,6 +20,7 @@ from calibrant.monitor.diagnosis import Diagnosis
 from calibrant.monitor.formatting import GroupFound, MonitorFindings, clusters_found, groups_found
 from calibrant.monitor.hours import hour_of
 from calibrant.monitor.neighbours import Neighbours
+from calibrant.monitor.promise import Promise
 from calibrant.monitor.sequential_tests import Alarm, TestName
 from calibrant.monitor.state import State
 from calibrant.monitor.state_file import damaged_is_said, read_state, write_state
@@ -38,6 +39,7 @@ SETTINGS = (
     "n_groups",
     "most_waiting",
     "open_clusters",
+    "promise",
 )
 
 
@@ -72,10 +74,12 @@ class Monitor:
             remembered.
         open_clusters: how many clusters may be unfinished at once. When one more begins, that whose
             last row is the oldest is counted; its later rows are shown in reports, and not bet on.
+        promise: of a decision, `calibrant.monitor.promise.promise_of`, watched as a third test,
+            ``"promise"``: has it been broken? A false alarm has a probability of `alpha` at most.
 
     Attributes:
         rows: how many rows with outcomes were counted.
-        alarms: the alarms that rose, by test: ``"level"``, ``"change"``.
+        alarms: the alarms that rose, by test: ``"level"``, ``"change"``, ``"promise"``.
         unlabelled: the rows without outcome.
         notes: what whoever feeds the monitor wants kept with its state, as JSON can hold it.
 
@@ -104,6 +108,7 @@ class Monitor:
     n_groups: int | None = None
     most_waiting: int = argument(100_000, at_least=1)
     open_clusters: int = argument(1, at_least=1)
+    promise: Promise | None = None
 
     def __post_init__(self) -> None:
         check_arguments(self)
@@ -122,7 +127,9 @@ class Monitor:
     @property
     def alarms(self) -> dict[str, Alarm]:
         """The alarms that rose, by test."""
-        return dict(self._state.tests.alarms)
+        watched = self._state.promise
+        own = {} if watched is None or watched.alarm is None else {"promise": watched.alarm}
+        return self._state.tests.alarms | own
 
     @property
     def unlabelled(self) -> Unlabelled:
@@ -152,7 +159,9 @@ class Monitor:
     @property
     def bounds(self) -> dict[TestName, float]:
         """What the evidence of each test has to reach for an alarm, in nats."""
-        return self._state.tests.bounds
+        watched = self._state.promise
+        own: dict[TestName, float] = {} if watched is None else {"promise": watched.bound}
+        return self._state.tests.bounds | own
 
     def update(
         self,
@@ -337,6 +346,7 @@ class Monitor:
             hours=self._state.hours.windows(self._state.clusters.dependence.effect),
             clusters=clusters_found(self._state),
             neighbours=self.neighbours(),
+            promise=None if self._state.promise is None else self._state.promise.found(),
         )
 
     def to_html(self, path: StrPath, refresh: float | None = None) -> None:
@@ -361,7 +371,8 @@ class Monitor:
             InputError: the folder doesn't exist, or there is no room.
         """
         header, arrays = self._state.pack()
-        write_state(path, header | {"settings": self._settings()}, arrays)
+        settings = self._settings() | {"promise": self.promise and vars(self.promise)}
+        write_state(path, header | {"settings": settings}, arrays)
 
     @classmethod
     def load(cls, path: StrPath) -> Monitor:
@@ -372,7 +383,9 @@ class Monitor:
         """
         saved = read_state(path)
         with damaged_is_said(path):
-            monitor = cls(**saved.part(saved.header, "settings", dict))
+            settings = dict(saved.part(saved.header, "settings", dict))
+            promised = settings.pop("promise", None)
+            monitor = cls(**settings, promise=promised and Promise(**promised))
             monitor._state.unpack(saved)
         return monitor
 

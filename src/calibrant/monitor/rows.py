@@ -49,6 +49,11 @@ LISTS = ("probs", "logits")
 SHOWN_CHARACTERS = 60
 # Numbers of classes that an array holds; far more than there are.
 MOST_CLASSES = 2**31 - 1
+# Scores that nobody says are calibrated would make a decision's promise look broken.
+NOT_APPLIED = (
+    "with --decision rows hold what the decision made of them, or a calibrated 'confidence'; write "
+    "them with calibrant apply DECISION FILE --out OUT"
+)
 Row = dict[str, Any]
 
 
@@ -65,6 +70,8 @@ class Reading:
         waits: whether half a line at the end of a file is left for the next run, since whoever
             writes it may be at work.
         time: the key of when a row was predicted, or None.
+        acted: what `apply` writes of a decision, which rows with scores must hold, as the proof
+            that these are calibrated; None without a decision.
         read: names of keys other than the usual ones, and what the scores are.
 
     Raises:
@@ -77,6 +84,7 @@ class Reading:
     skip_broken: bool = False
     waits: bool = False
     time: str | None = None
+    acted: str | None = None
     read: ReadOptions = field(default_factory=ReadOptions)
 
     @property
@@ -238,6 +246,8 @@ def scored(rows: Sequence[Row], reading: Reading, numbers: Sequence[int], source
             where = f"{source}: line {numbers[i]}"
             _outcome(rows[i], None, where)
             confidence[i], predicted[i] = _confidence(rows[i], reading, where)
+        elif form == "scores" and reading.acted is not None and reading.acted not in rows[i]:
+            raise PredictionsError(f"{source}: line {numbers[i]}: {NOT_APPLIED}")
     for at in _alike(rows, forms):
         where = f"{source}: line {numbers[at[0]]}"
         if len(at) > 1:

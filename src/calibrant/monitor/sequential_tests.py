@@ -404,7 +404,7 @@ def _capped(logs: FloatArray) -> FloatArray:
 
 # --- the two tests
 
-TestName = Literal["level", "change"]
+TestName = Literal["level", "change", "promise"]
 
 
 @dataclass(frozen=True)
@@ -412,7 +412,8 @@ class Alarm:
     """An alarm that rose, and what is known of it at that row.
 
     Attributes:
-        test: ``"level"`` (has it ever been off?) or ``"change"`` (has it gone off?).
+        test: ``"level"`` (has it ever been off?), ``"change"`` (has it gone off?), or
+            ``"promise"`` (is what a decision promised broken?).
         row: the 0-based row at which it rose.
         log_evidence: log E or log R at that row, in nats.
         threshold: what that had to reach: log(1 / alpha) or log c.

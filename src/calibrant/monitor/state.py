@@ -27,6 +27,7 @@ from calibrant.monitor.delayed_labels import (
 )
 from calibrant.monitor.diagnosis import Latest
 from calibrant.monitor.hours import Hours
+from calibrant.monitor.promise import Watched
 from calibrant.monitor.sequential_tests import (
     Alarm,
     ChangePoint,
@@ -69,6 +70,7 @@ class State:
         grouped: whether rows have groups; clustered: whether they have clusters; None before the
             first.
         hours: sums by hour of the clock, of rows whose time is known.
+        promise: the evidence against what a decision promised, or None.
     """
 
     tests: TwoTests
@@ -81,6 +83,7 @@ class State:
     grouped: bool | None = None
     clustered: bool | None = None
     hours: Hours = field(default_factory=Hours)
+    promise: Watched | None = None
 
     @classmethod
     def start(cls, settings: Mapping[str, Any]) -> State:
@@ -97,6 +100,7 @@ class State:
             Latest.start(settings["latest"]),
             DelayedLabels(settings["most_waiting"]),
             Clusters(settings["open_clusters"], settings["most_waiting"]),
+            promise=settings["promise"] and Watched(settings["promise"], settings["alpha"]),
         )
 
     def add(
@@ -120,11 +124,14 @@ class State:
             some, hits, first = said[part], right[part], self.windows.rows
             of = None if member is None else member[part]
             paid = payments(some, hits, tests.tolerance)
+            kept = None if self.promise is None else self.promise.count(some, hits)
             if clusters is None:
+                if self.promise is not None and kept is not None:
+                    risen += self.promise.bet(kept, first + np.arange(len(some)))
                 risen += tests.add(bets_of_rows(paid, first + np.arange(len(some)), of))
                 own = None if origin is None else origin[part]
             else:
-                closed = self.clusters.add(clusters[part], paid, some - hits, of, first)
+                closed = self.clusters.add(clusters[part], paid, some - hits, of, first, kept)
                 risen += self._bet_on(closed)
                 own = np.array([hash_of_name(name) for name in clusters[part]])
             if of is not None:
@@ -143,7 +150,10 @@ class State:
         if not closed:
             return []
         bets = bets_of_clusters(closed, self.tests.tolerance, grouped=bool(self.grouped))
-        return self.tests.add(bets)
+        risen = self.tests.add(bets)
+        if self.promise is not None:
+            risen += self.promise.bet([one.promised for one in closed], bets.row)
+        return risen
 
     def _members(
         self, names: Sequence[str] | None, clusters: Sequence[str] | None
@@ -233,6 +243,10 @@ class State:
             "late": self.clusters.late,
             "clusters": self.clusters.dependence.clusters,
         }
+        watched = self.promise
+        if watched is not None:
+            alarm = None if watched.alarm is None else watched.alarm.as_dict()
+            header["promise"] = {"rows": watched.rows, "broken": watched.broken, "alarm": alarm}
         arrays = pack_evidence(self.tests.evidence, "stream") | pack_groups(self.tests.groups)
         arrays |= pack_trail(self.windows.trail, "windows")
         arrays |= {"windows.cells": self.windows.sums}
@@ -242,6 +256,8 @@ class State:
             "latest.origin": self.latest.origin,
         }
         own = self.waiting.pack() | pack_clusters(self.clusters) | pack_hours(self.hours)
+        if watched is not None:
+            own |= pack_evidence(watched.evidence, "promise")
         return header, arrays | latest | own
 
     def unpack(self, saved: Saved) -> None:
@@ -266,6 +282,7 @@ class State:
         tests.groups = saved.groups(tests.groups.known, rows, clustered=bool(self.clustered))
         self.clusters = saved.clusters(self.clusters, units, len(tests.groups.names), rows)
         tests.alarms = saved.alarms(tests, rows)
+        self.promise = saved.promise(self.promise, rows)
         n = min(rows, self.latest.most)
         latest = saved.array("latest.confidence", np.float64, (None,), 0.0, 1.0)
         if len(latest) > n:
@@ -306,7 +323,27 @@ class State:
             grouped=next((p.grouped for p in parts if p.grouped is not None), None),
             clustered=next(iter(known), None),
             hours=parts[0].hours.merge([part.hours for part in parts[1:]]),
+            promise=_merged_promise([part.promise for part in parts], starts[-1]),
         )
+
+
+def _merged_promise(parts: Sequence[Watched | None], rows: int) -> Watched | None:
+    """Return the evidence of all parts against one promise."""
+    known = [part for part in parts if part is not None]
+    if not known:
+        return None
+    found = replace(
+        known[0],
+        evidence=_summed([part.evidence for part in known], Evidence(), rows),
+        rows=sum(part.rows for part in known),
+        broken=sum(part.broken for part in known),
+        alarm=None,
+    )
+    log_e = found.evidence.log_level
+    if found.rows and log_e >= found.bound:  # when it began is forgotten
+        since = ChangePoint(0, 0, rows - 1)
+        found.alarm = Alarm("promise", rows - 1, log_e, found.bound, since)
+    return found
 
 
 def merged_tests(parts: Sequence[TwoTests], starts: Sequence[int]) -> TwoTests:

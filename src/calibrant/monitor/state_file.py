@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from os import fspath
@@ -24,6 +24,7 @@ from calibrant.monitor.clusters import Clusters, Dependence, Unfinished
 from calibrant.monitor.delayed_labels import DelayedLabels, Outcome, Said
 from calibrant.monitor.hours import KEPT as KEPT_HOURS
 from calibrant.monitor.hours import MOST_HOURS, Hours
+from calibrant.monitor.promise import Watched
 from calibrant.monitor.sequential_tests import (
     ALTERNATIVES,
     COUNT,
@@ -221,6 +222,9 @@ class Saved:
         count = len(names)
         last = self.array("open.last", np.int64, (count,), 0, max(rows - 1, 0))
         moments = self.array("open.moments", np.float64, (count, 3), -float(rows), float(rows))
+        promised = np.zeros((count, 2))  # which states of old versions don't have
+        if "open.promised" in self.arrays:
+            promised = self.array("open.promised", np.float64, (count, 2), 0.0, float(rows))
         cluster = self.array("open.cluster", np.int64, (None,), 0, max(count - 1, 0))
         group = self.array("open.group", np.int64, (len(cluster),), 0, max(groups - 1, 0))
         held = self.array("open.rows", np.int64, (len(cluster),), 1, rows)
@@ -230,8 +234,8 @@ class Saved:
         if len(known) > min(closed, empty.most_known) or held.sum() > rows or sums[0] > rows:
             raise Damaged("more clusters than there may be")
         found: list[Unfinished] = []
-        for row, own in zip(last.tolist(), moments, strict=True):
-            found.append(Unfinished(row, own))
+        for row, own, kept in zip(last.tolist(), moments, promised, strict=True):
+            found.append(Unfinished(row, own, kept))
         places: list[int] = cluster.tolist()
         for i, g, n, own in zip(places, group.tolist(), held.tolist(), paid, strict=True):
             found[i].rows[g], found[i].payments[g] = n, own
@@ -261,21 +265,42 @@ class Saved:
         """Return the alarms that rose in so many rows."""
         found: dict[str, Alarm] = {}
         for fields in self.part(self.header, "alarms", list):
-            alarm = Alarm.from_dict(fields)
-            since = alarm.since
-            places = (since.low, since.row, since.high, alarm.row)
-            whole = all(type(place) is int for place in places)
-            if alarm.test not in tests.bounds or alarm.test in found or not whole:
-                raise Damaged("an alarm of no test, or without its row")
-            ordered = 0 <= since.low <= since.row <= since.high <= alarm.row + 1 <= rows
-            bound = self.number(fields, "threshold", -np.inf, np.inf)
-            if not ordered or bound != tests.bounds[alarm.test]:
-                raise Damaged("an alarm whose rows or threshold can't be")
-            self.number(fields, "log_evidence", bound, np.inf)
+            alarm = self.alarm(fields, tests.bounds, rows)
+            if alarm.test in found:
+                raise Damaged("two alarms of a test")
             if not (alarm.group is None or alarm.group in tests.groups.names):
                 raise Damaged("an alarm of an unknown group")
             found[alarm.test] = alarm
         return found
+
+    def alarm(self, fields: dict[str, Any], bounds: Mapping[Any, float], rows: int) -> Alarm:
+        """Return the alarm of one of these tests that rose in so many rows."""
+        alarm = Alarm.from_dict(fields)
+        since = alarm.since
+        whole = all(type(at) is int for at in (since.low, since.row, since.high, alarm.row))
+        if alarm.test not in bounds or not whole:
+            raise Damaged("an alarm of no test, or without its row")
+        ordered = 0 <= since.low <= since.row <= since.high <= alarm.row + 1 <= rows
+        bound = self.number(fields, "threshold", -np.inf, np.inf)
+        if not ordered or bound != bounds[alarm.test]:
+            raise Damaged("an alarm whose rows or threshold can't be")
+        self.number(fields, "log_evidence", bound, np.inf)
+        return alarm
+
+    def promise(self, empty: Watched | None, rows: int) -> Watched | None:
+        """Return the evidence against a promise."""
+        if empty is None:
+            return None
+        own: dict[str, Any] = self.part(self.header, "promise", dict)
+        about = self.whole(own, "rows", rows)
+        fields, bounds = own.get("alarm"), {"promise": empty.bound}
+        return replace(
+            empty,
+            evidence=self.evidence(empty.evidence, "promise", rows, None),
+            rows=about,
+            broken=self.whole(own, "broken", about),
+            alarm=None if fields is None else self.alarm(fields, bounds, rows),
+        )
 
     def waiting(self, most: int) -> DelayedLabels:
         """Return what waits, at most so many of each kind."""
@@ -338,6 +363,7 @@ def pack_clusters(clusters: Clusters) -> Arrays:
     return {
         "open.last": np.array([one.last for one in unfinished], dtype=np.int64),
         "open.moments": np.array([one.moments for one in unfinished]).reshape(-1, 3),
+        "open.promised": np.array([one.promised for one in unfinished]).reshape(-1, 2),
         "open.cluster": at[:, 0],
         "open.group": at[:, 1],
         "open.rows": np.array([unfinished[i].rows[group] for i, group in parts], dtype=np.int64),

@@ -26,7 +26,7 @@ from calibrant.files.gate import check_regular
 from calibrant.files.schema import LABELS
 from calibrant.monitor.delayed_labels import Outcome
 from calibrant.monitor.monitor import Monitor
-from calibrant.monitor.rows import Reading, Scored, count_lines, is_half, score
+from calibrant.monitor.rows import NOT_APPLIED, Reading, Scored, count_lines, is_half, score
 from calibrant.monitor.sequential_tests import Alarm
 from calibrant.predictions.grids import spread_over
 from calibrant.predictions.predictions import Predictions
@@ -128,6 +128,11 @@ def _predictions(
     if rows.known_labels is None and rows.grid is not None and rows.grid.labels is not None:
         # Tokens without labels are all there are; with them, those that count.
         rows = read_predictions(path, read, labelled=True)
+    if reading.acted is not None:
+        try:
+            read_column(path, reading.acted)
+        except PredictionsError as error:
+            raise InputError(f"{path}: {NOT_APPLIED}") from error
     if rows.weights is not None:
         raise InputError(f"{path}: its rows carry weights, and a monitor counts each row once")
     by, ids = reading.by, None if reading.key == "id" else read_column(path, reading.key)

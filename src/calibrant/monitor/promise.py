@@ -1,0 +1,243 @@
+"""The promise of a decision, watched: its own evidence beside that of the confidences.
+
+A decision promises that among the rows that it is about at most a share r breaks it: of answered
+rows the wrong ones, of rows called so those of other classes, of rows of the class those that
+aren't called. While the promise holds, each such row breaks it with a probability of at most r,
+whatever came before. Alternative j says r_j > r, and its bet on a row pays r_j / r if the row
+breaks it, and (1 - r_j) / (1 - r) if not: at most 1 on average, as long as the promise holds. So
+the mean over j of the products of payments ever reaches 1 / alpha with a probability of at most
+alpha (Ville). Fewer broken rows than promised count for nothing.
+
+Of rows in clusters a cluster is one unit, with the factor 1 + s (mean of its payments - 1),
+whatever its rows do among themselves; see `calibrant.monitor.clusters`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.arguments import within
+from calibrant.core.arrays import BoolArray, FloatArray
+from calibrant.core.errors import InputError
+from calibrant.core.text import counted
+from calibrant.decision.base import Decision, wilson
+from calibrant.decision.risk import RiskDecision
+from calibrant.evaluation.formatting import percent
+from calibrant.monitor.sequential_tests import COUNT, Alarm, Evidence, change_point
+
+# By how much alternatives lie above the promise, in log odds.
+FURTHER = np.linspace(0.05, 3.0, COUNT)
+# How close to zero the factor of a cluster may come, as a share of the way from 1.
+MOST_OF_THE_WAY = 0.95
+MEASURES = ("error", "precision", "recall")
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What was promised, as a monitor needs it.
+
+    Args:
+        risk: the share r of rows that may break it.
+        threshold: rows of this confidence or more are answered; of this probability called so.
+        measure: ``"error"``, ``"precision"`` or ``"recall"``.
+
+    Raises:
+        InputError: a number out of its limits, or another measure.
+
+    Examples:
+        >>> from calibrant.monitor.promise import Promise
+        >>> Promise(0.05, 0.8).about([0.7, 0.9], [False, True])
+        (array([False,  True]), array([False,  True]))
+    """
+
+    risk: float
+    threshold: float
+    measure: str = "error"
+
+    def __post_init__(self) -> None:
+        within("risk", self.risk, above=0, below=1)
+        within("threshold", self.threshold, at_least=0, at_most=1)
+        if self.measure not in MEASURES:
+            raise InputError(f"measure must be one of {', '.join(MEASURES)}, not '{self.measure}'")
+
+    def about(self, said: Any, right: Any) -> tuple[BoolArray, BoolArray]:
+        """Return (n,) which rows it is about, and which of them keep it.
+
+        Args:
+            said: (n,) confidence in the predicted class, or probability of the class.
+            right: (n,) whether the prediction is right, or the row of the class.
+        """
+        acted = np.asarray(said) >= self.threshold
+        true = np.asarray(right, dtype=np.bool_)
+        return (true, acted & true) if self.measure == "recall" else (acted, true & acted)
+
+    @property
+    def in_words(self) -> str:
+        """What is promised, as a clause."""
+        share = f"at most {percent(self.risk)} %"
+        return {
+            "error": f"{share} of the answered rows are wrong",
+            "precision": f"{share} of the rows that are called so are of other classes",
+            "recall": f"{share} of the rows of the class aren't called so",
+        }[self.measure]
+
+
+def promise_of(decision: Decision) -> Promise:
+    """Return what a decision promises, for `Monitor(promise=...)`.
+
+    Sets promise that they hold the true class, which a stream of confidences doesn't show; of them
+    `Decision.watched` says which do, and `Monitor(promise=Promise(decision.promised, 0))` watches
+    it where it is fed that with a confidence of 1.
+
+    Raises:
+        InputError: it promises nothing, or nothing that confidences and outcomes show.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> from calibrant.monitor.promise import promise_of
+        >>> found = cb.decide("temperature", cb.load_sample("test"), risk=0.05)
+        >>> promise_of(found).risk
+        0.05
+    """
+    if not isinstance(decision, RiskDecision):
+        what = "sets" if decision.rule == "set" else "costs"
+        raise InputError(
+            f"a decision by {decision.rule} can't be watched in a stream of confidences, which "
+            f"hold no {what}; watch the confidences alone, or a decision by --risk, --precision, "
+            "--recall"
+        )
+    if decision.promised is None or decision.threshold is None:
+        raise InputError("the loss of new rows isn't known, so that its mean can't be watched")
+    return Promise(decision.risk, decision.threshold, decision.measure)
+
+
+@dataclass(frozen=True)
+class PromiseFound:
+    """What is known of a promise.
+
+    Attributes:
+        promise: see `Promise`.
+        rows: rows that it was about; broken: how many of them broke it.
+        share: (value, low, high) of those, all rows counted alike; None without rows.
+        log_e: evidence against it, in nats; bound: what that has to reach.
+        alarm: that rose when it did; None while it holds.
+    """
+
+    promise: Promise
+    rows: int
+    broken: int
+    share: tuple[float, float, float] | None
+    log_e: float
+    bound: float
+    alarm: Alarm | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON takes them."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        if self.share is None:
+            return f"The promise that {self.promise.in_words}: no row that it is about yet."
+        value, low, high = map(percent, self.share)
+        seen = f"{value} % ({low} to {high}) of {counted(self.rows, 'row')} broke it"
+        if self.alarm is None:
+            return (
+                f"Nothing shows that the promise is broken that {self.promise.in_words}: {seen}. "
+                f"Evidence in nats: {self.log_e:.2f} (alarm at {self.bound:.2f})."
+            )
+        since = self.alarm.since
+        return (
+            f"The promise no longer holds that {self.promise.in_words}: an alarm rose at row "
+            f"{self.alarm.row}, and it has probably been broken since row {since.row} "
+            f"({since.low} to {since.high}); {seen} over the whole stream. A false alarm has a "
+            f"probability of {100 * math.exp(-self.bound):g} % at most, however long the "
+            "stream. Find the threshold anew on rows of today: calibrant decide."
+        )
+
+
+@dataclass
+class Watched:
+    """The evidence against a promise.
+
+    Attributes:
+        promise: what is watched; alpha: probability of a false alarm, ever.
+        evidence: of units that have rows which the promise is about.
+        rows, broken: of these rows, counted.
+        alarm: once it rose.
+    """
+
+    promise: Promise
+    alpha: float
+    evidence: Evidence = field(default_factory=Evidence)
+    rows: int = 0
+    broken: int = 0
+    alarm: Alarm | None = None
+
+    @property
+    def bound(self) -> float:
+        """What the evidence has to reach for an alarm, in nats."""
+        return -math.log(self.alpha)
+
+    @property
+    def _pays(self) -> tuple[FloatArray, FloatArray]:
+        """The (J,) payments of a row that keeps the promise, and of one that breaks it."""
+        risk = self.promise.risk
+        other = 1 / (1 + np.exp(-(math.log(risk / (1 - risk)) + FURTHER)))
+        return (1 - other) / (1 - risk), other / risk
+
+    def count(self, said: FloatArray, right: BoolArray) -> FloatArray:
+        """Count (n,) rows, and return (n, 2) whether each keeps the promise, and breaks it."""
+        about, kept = self.promise.about(said, right)
+        found = np.stack([about & kept, about & ~kept], axis=1).astype(np.float64)
+        self.rows += int(about.sum())
+        self.broken += int(found[:, 1].sum())
+        return found
+
+    def bet(self, counts: Sequence[FloatArray] | FloatArray, rows: Any) -> list[Alarm]:
+        """Bet on units, and return the alarm if it rose at one of them.
+
+        Args:
+            counts: (m, 2) how many rows of each unit keep the promise, and break it.
+            rows: (m,) number of each unit's last row.
+        """
+        numbers = np.asarray(counts, dtype=np.float64).reshape(-1, 2)
+        some = numbers.sum(axis=1) > 0
+        if not some.any():
+            return []
+        numbers, last = numbers[some], np.asarray(rows, dtype=np.int64)[some]
+        kept, broken = self._pays
+        size = numbers.sum(axis=1, keepdims=True)
+        mean = (numbers[:, :1] * kept + numbers[:, 1:] * broken) / size
+        stake = np.maximum(np.minimum(np.sqrt(size), MOST_OF_THE_WAY / (1 - kept)), 1.0)
+        paid = mean + (stake - 1) * (mean - 1)
+        step = self.evidence.look(paid, last, np.ones(len(last)))
+        logs = step.log_level[1:]
+        risen: list[Alarm] = []
+        if self.alarm is None and logs.max() >= self.bound:
+            at = int((logs >= self.bound).argmax())
+            since = change_point(self.evidence, (step, at))
+            self.alarm = Alarm("promise", int(last[at]), float(logs[at]), self.bound, since)
+            risen.append(self.alarm)
+        self.evidence.take(step)
+        return risen
+
+    def found(self) -> PromiseFound:
+        """Return what is known so far."""
+        share = None
+        if self.rows:
+            value = self.broken / self.rows
+            share = (value, *wilson(value, self.rows, 0.95))
+        return PromiseFound(
+            self.promise,
+            self.rows,
+            self.broken,
+            share,
+            self.evidence.log_level,
+            self.bound,
+            self.alarm,
+        )

@@ -53,18 +53,29 @@ class GraphOptions(OutputOptions):
 
 
 def export(
-    calibrator: Annotated[Path, typer.Argument(help="A calibrator that `calibrant fit` saved.")],
+    calibrator: Annotated[
+        Path,
+        typer.Argument(
+            help="A calibrator that `calibrant fit` saved, or a decision of `calibrant decide`."
+        ),
+    ],
     options: ExportOptions,
     output: GraphOptions,
 ) -> None:
-    """Write a calibrator as an ONNX graph, alone or behind a network, or as a torch program."""
+    """Write a calibrator as an ONNX graph, alone or behind a network, or as a torch program.
+
+    Of a decision the graph gives what it decides as well: answer, called, set or cost.
+    """
+    from calibrant.decision.decision_file import is_decision, load_decision
     from calibrant.posthoc.loading import load
 
     to, out, behind = options.to, output.out, options.behind
     check_outputs([calibrator, behind], [out, output.json])
     if to not in TARGETS:
         raise InputError(f"--to takes {' or '.join(TARGETS)}, not '{to}'")
-    fitted = load(calibrator)
+    decision = load_decision(calibrator) if is_decision(calibrator) else None
+    fitted = load(calibrator) if decision is None else decision.calibrator
+    leaving = fitted if decision is None else decision
     document: dict[str, Any] = {
         "calibrator": str(calibrator),
         "method": fitted.method,
@@ -85,10 +96,10 @@ def export(
         for option, value in given.items():
             if value:
                 raise InputError(f"{option} is for --to onnx; leave it out")
-        fitted.to_torch(out, kind=kind, dtype=cast(Literal["float32", "float64"], options.dtype))
+        leaving.to_torch(out, kind=kind, dtype=cast(Literal["float32", "float64"], options.dtype))
         emit(f"{fitted.method} written to {out}, for torch.export.load", document, output.json)
         return
-    model = fitted.to_onnx(
+    model = leaving.to_onnx(
         out,
         kind=kind,
         dtype=cast(Literal["float32", "float64"], options.dtype),

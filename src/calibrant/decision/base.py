@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from calibrant.core.result import Result
 from calibrant.core.text import counted, wrap
 from calibrant.core.weights import codes_of
 from calibrant.evaluation.formatting import percent
+from calibrant.files.atomic import StrPath
 from calibrant.metrics.resampling import cluster_stretch
 from calibrant.posthoc.base import Calibrator
 from calibrant.predictions.predictions import Predictions
@@ -223,6 +225,64 @@ class Decision(Result):
     def of_rows(self, rows: Predictions) -> dict[str, NDArray[Any]]:
         """Return what it decides of rows as the calibrator takes them, labelled or not."""
         return self.columns(self.calibrator.apply_predictions(rows))
+
+    def to_onnx(
+        self,
+        path: StrPath | None = None,
+        *,
+        behind: StrPath | None = None,
+        output: str | None = None,
+        features_output: str | None = None,
+        class_names: Sequence[str] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Return calibrator and decision as one ONNX model; see `Calibrator.to_onnx`.
+
+        Beside its outputs stand those of the decision, with numbers where `columns` has names:
+        ``answer`` or ``called`` (N,); ``set`` (N, K), whether each class is in it, and
+        ``set_size``; ``decision``, K for handing over, ``answer`` and ``cost``.
+
+        Examples:
+            >>> import calibrant as cb
+            >>> found = cb.decide("temperature", cb.load_sample("test"), risk=0.05)
+            >>> [output.name for output in found.to_onnx().graph.output][-1]
+            'answer'
+        """
+        from calibrant.export.onnx_file import GraphOptions, to_onnx
+        from calibrant.export.onnx_network import Behind
+
+        return to_onnx(
+            self.calibrator,
+            path,
+            GraphOptions(**options),
+            class_names=class_names,
+            behind=Behind.of(behind, output, features_output),
+            decided=self.outputs,
+        )
+
+    def to_torch(
+        self, path: StrPath | None = None, *, kind: str | None = None, dtype: str = "float32"
+    ) -> Any:
+        """Return calibrator and decision as a torch module, whose output is a dict.
+
+        Args:
+            path: file (.pt2) to write it to, as a program that torch alone runs; or None.
+            kind: what it is given; dtype: of what the program is given. See `Calibrator.to_torch`.
+
+        Examples:
+            >>> import calibrant as cb
+            >>> import torch
+            >>> found = cb.decide("temperature", cb.load_sample("test"), risk=0.05)
+            >>> found.to_torch()(torch.eye(10)[:2] * 40)["answer"]
+            tensor([True, True])
+        """
+        from calibrant.export.torch_module import CalibratorModule, DecidedModule, write_program
+
+        top_only = self.calibrator.form_ == "toplabel"
+        module = DecidedModule(CalibratorModule(self.calibrator, kind), self.outputs, top_only)
+        if path is not None:
+            write_program(module, path, dtype)
+        return module
 
     def facts(self) -> dict[str, Any]:
         """Return what JSON has of every decision."""

@@ -89,7 +89,9 @@ class CostDecision(Decision):
 
         Rows with one number each have no `decision`.
         """
-        expected = probs @ xp.astype(xp.asarray(self.costs), probs.dtype)
+        expected = probs @ xp.asarray(
+            self.costs, dtype=probs.dtype, device=getattr(probs, "device", None)
+        )
         chosen = xp.argmin(expected, axis=1)
         top_only = self.calibrator.form_ == "toplabel"
         found = {"decision": chosen, "answer": chosen < (1 if top_only else len(self.costs))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Protocol, cast, get_args
 
 from numpy.typing import NDArray
@@ -13,6 +13,10 @@ from calibrant.core.errors import InputError, NotApplicableError, NotFittedError
 Kind = Literal["logits", "probs", "score"]
 # A file of ONNX ends at 2 GiB, and the network's weights may lie in the same one.
 MOST_BYTES = 1 << 30
+
+
+# What is decided of (N, K) probabilities and (N,) confidences, by name; the namespace goes first.
+Outputs = Callable[[Any, Array, Array], dict[str, Array]]
 
 
 class Exportable(Protocol):

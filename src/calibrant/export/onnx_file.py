@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os import fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from calibrant._version import __version__
 from calibrant.core.errors import InputError, NotApplicableError
 from calibrant.export import array_api
-from calibrant.export.exportable import Exportable, Kind, needs_features, read_kind, ready
+from calibrant.export.exportable import Exportable, Kind, Outputs, needs_features, read_kind, ready
 from calibrant.export.onnx_network import Behind, Network, joined_model, network_in
 from calibrant.export.traced import (
     IR_VERSION,
@@ -63,8 +63,9 @@ def to_onnx(
     *,
     class_names: Sequence[str] | None = None,
     behind: Behind | None = None,
+    decided: Outputs | None = None,
 ) -> Any:
-    """Return the model; see `Calibrator.to_onnx`."""
+    """Return the model, with what is decided as outputs; see `Calibrator.to_onnx`."""
     arrays = ready(calibrator)
     kind = read_kind(calibrator, options.kind)
     if path is not None and Path(path).suffix != ".onnx":
@@ -76,7 +77,7 @@ def to_onnx(
         width = calibrator.feature_width if needs_features(calibrator) else None
         network = network_in(behind, kind, calibrator.n_classes_, width)
     graph = Graph(LOWEST_OPSET if network is None else max(LOWEST_OPSET, network.opset))
-    inputs, outputs = _traced(calibrator, arrays, graph, network, options, kind)
+    inputs, outputs = _traced(calibrator, arrays, graph, network, options, kind, decided)
     described = {
         "calibrant_version": __version__,
         "method": calibrator.method,
@@ -129,6 +130,7 @@ def _class_names(calibrator: Exportable, given: Sequence[str] | None) -> list[st
     return names
 
 
+# Parameters: the map, what it is given and becomes, and where it is written.
 def _traced(
     calibrator: Exportable,
     arrays: dict[str, NDArray[Any]],
@@ -136,6 +138,7 @@ def _traced(
     network: Network | None,
     options: GraphOptions,
     kind: Kind,
+    decided: Outputs | None,
 ) -> tuple[list[Any], dict[str, Traced]]:
     """Return the inputs of the graph and its outputs by name."""
     # An output is called "probs", so an input can't be.
@@ -163,6 +166,10 @@ def _traced(
     try:
         learnt = _placed(graph, arrays)
         found = _outputs(calibrator, logits, ranked, given.get("features"), learnt, options)
+        if decided is not None:
+            top_only = calibrator.form_ == "toplabel"
+            said = found["probs"][:, 1] if top_only else found["confidence"]
+            found |= cast(dict[str, Traced], decided(array_api, found["probs"], said))
     except (Untraceable, TypeError) as error:
         # A function of NumPy's own, not the namespace's, finds an array of a wrong type.
         uses = error if isinstance(error, Untraceable) else f"what only NumPy can do ({error})"

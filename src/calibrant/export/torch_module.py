@@ -14,7 +14,7 @@ from calibrant.core.errors import (
     NotApplicableError,
     PredictionsError,
 )
-from calibrant.export.exportable import Exportable, needs_features, read_kind, ready
+from calibrant.export.exportable import Exportable, Outputs, needs_features, read_kind, ready
 from calibrant.files.atomic import StrPath, replacing
 from calibrant.predictions.binary import as_logits
 
@@ -196,7 +196,33 @@ def _logits_and_features(given: Any) -> tuple[Tensor, Tensor | None]:
     )
 
 
-def write_program(module: CalibratorModule, path: StrPath, dtype: str) -> None:
+class DecidedModule(nn.Module):
+    """A calibrator as a module, and behind it what a decision makes of each row.
+
+    It gives a dict: ``probs`` (N, K), and what the decision adds to rows, such as ``answer`` (N,).
+
+    Args:
+        calibrator: a module of it; decided: what is decided of probabilities and confidences.
+    """
+
+    def __init__(self, calibrator: CalibratorModule, decided: Outputs, top_only: bool) -> None:
+        super().__init__()
+        self.calibrator, self._decided, self.top_only = calibrator, decided, top_only
+        self.method, self.kind = calibrator.method, calibrator.kind
+        self.n_classes, self.feature_width = calibrator.n_classes, calibrator.feature_width
+
+    def forward(self, scores: Tensor, features: Tensor | None = None) -> dict[str, Tensor]:
+        """Return what is decided of rows, as `CalibratorModule` takes them; never a single row."""
+        if scores.ndim == 1 and self.calibrator.of_rows:
+            raise PredictionsError(
+                f"a decision takes rows of shape (N, {self.n_classes}), not {tuple(scores.shape)}"
+            )
+        probs = self.calibrator(scores, features)
+        said = probs[:, 1] if self.top_only else torch.amax(probs, dim=1)
+        return {"probs": probs, **cast(dict[str, Tensor], self._decided(xt, probs, said))}
+
+
+def write_program(module: CalibratorModule | DecidedModule, path: StrPath, dtype: str) -> None:
     """Write a module as a program that torch alone runs (`torch.export`), for any number of rows.
 
     Raises:

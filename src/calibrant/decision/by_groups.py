@@ -232,7 +232,8 @@ def decide_by(
     wanted = cast(float, risk if risk is not None else cover)
     within("risk" if risk is not None else "cover", wanted, above=0, below=1)
     check_sure(sure)
-    fitted, on, notes = prepared(calibrator, rows, seed)
+    fitted, given, _, notes = prepared(calibrator, rows, seed)
+    on = cast(Predictions, given)  # as were given, since the calibrator is fitted
     names, member = _groups_of(fitted.apply_predictions(on), groups)
     parts = [on.take(member == number) for number in range(len(names))]
     decided = {n: DecidedRows.of(fitted, part) for n, part in zip(names, parts, strict=True)}

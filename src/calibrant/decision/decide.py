@@ -288,15 +288,15 @@ def prepared(
             f"decision found on the other {rest.n}."
         )
         return fitted, rest, ~first, (note,)
-    batches = [rows] if isinstance(rows, Predictions) else rows.batches()
-    share, one_number = share_among(calibrator.fitted_to_, batches)
+    batches = rows if isinstance(rows, Predictions) else rows.batches()
+    share = share_among(calibrator.fitted_to_, batches)
     if share is None:
         unchecked = (
             f"Whether {calibrator.method} was fitted to these rows can't be checked: it keeps no "
             "trace of them. On such rows the promise would be worth nothing."
         )
         return calibrator, rows, whole, (unchecked,)
-    if were_fitted(share, one_number):
+    if were_fitted(share, rows):
         raise InputError(
             f"{rows.source}: about {percent(share)} % of the rows that '{calibrator.method}' was "
             "fitted to are among these, and a promise needs rows that it hasn't seen; give others, "

@@ -8,6 +8,7 @@ them (Broder, "On the resemblance and containment of documents", 1997).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,23 +41,23 @@ def sketch_of(predictions: Predictions) -> tuple[int, ...]:
     return tuple(found[count == 1][:KEPT].tolist())
 
 
-def share_among(sketch: Sequence[int], batches: Iterable[Predictions]) -> tuple[float | None, bool]:
-    """Return which share of the rows behind a sketch is among others, None if it can't be told.
+def share_among(sketch: Sequence[int], rows: Predictions | Iterable[Predictions]) -> float | None:
+    """Return which share of the rows behind a sketch is among others, also of many batches.
 
-    And whether these rows have one number each.
+    None if it can't be told.
     """
     if len(sketch) < FEWEST:
-        return None, False
-    hashes, one_number = np.array(sketch, dtype=np.uint64), False
+        return None
+    hashes = np.array(sketch, dtype=np.uint64)
     found = np.zeros(len(hashes), dtype=bool)
-    for rows in batches:
-        found |= np.isin(hashes, _hashes(rows)[0])
-        one_number = rows.top_only or rows.binary
-    return float(found.mean()), one_number
+    for batch in [rows] if isinstance(rows, Predictions) else rows:
+        found |= np.isin(hashes, _hashes(batch)[0])
+    return float(found.mean())
 
 
-def were_fitted(share: float, one_number: bool) -> bool:
-    """Return whether a share of the fit among other rows is more than chance or a few copies."""
+def were_fitted(share: float, rows: Any) -> bool:
+    """Return whether a share of the fit among these rows is more than chance or a few copies."""
+    one_number = rows.n_classes is None or rows.binary
     return share > (SHARED_OF_ONE_NUMBER if one_number else SHARED)
 
 

@@ -119,7 +119,10 @@ class AppliedOptions(OutputOptions):
         panel=OUTPUT,
     )
     before: Path | None = option(
-        None, "Of --prior: the rows that CALIBRATOR was fitted to, with labels."
+        None, "Of --prior and --expect: the rows that CALIBRATOR was fitted to, with labels."
+    )
+    expect: bool = option(
+        False, "Also say which accuracy to expect of FILE, which needs no labels; with --before."
     )
 
     out: Path = option(
@@ -324,6 +327,7 @@ def apply(
     decision says of the row.
     """
     from calibrant.decision.decision_file import is_decision, load_decision
+    from calibrant.posthoc.accuracy_estimate import expected_accuracy
     from calibrant.posthoc.loading import load
     from calibrant.posthoc.needs import check_width
     from calibrant.posthoc.shards import ShardWork, apply_to_shards
@@ -342,6 +346,8 @@ def apply(
             "kind"
         )
     before = None if output.before is None else read_predictions(output.before, read)
+    if output.expect and before is None:
+        raise InputError("--expect compares with the rows of the fit; give them as --before")
     fitted, said, found = _with_prior(fitted, prior, before, read)
     columns = None if decision is None else decision.columns
     wanted = Wanted(output.probs, output.interval, columns)
@@ -371,4 +377,11 @@ def apply(
     else:
         document, text = document | done.as_dict(), f"applied: {done}"
     text = f"{fitted.method} {text}"
+    if output.expect and before is not None:
+        if not isinstance(rows, Predictions):
+            raise InputError("--expect is of the rows of one file; give one file")
+        with watching("expecting an accuracy", remaining=True) as watch:
+            expected = expected_accuracy(fitted, rows, before, watch=watch)
+        said = "\n\n".join(each for each in (said, str(expected)) if each)
+        found |= {"expected": expected.as_dict()}
     emit(f"{text}\n\n{said}" if said else text, document | found, output.json)

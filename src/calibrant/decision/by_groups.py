@@ -60,8 +60,9 @@ class GroupedDecision(Result):
         >>> import calibrant as cb
         >>> scaling = cb.TemperatureScaling().fit_predictions(cb.load_sample("validation"))
         >>> test = cb.load_sample("test")
-        >>> found = cb.decision.decide_by(scaling, test, "predicted", risk=0.05)
-        >>> found.groups["3"].threshold > found.groups["8"].threshold  # a cat, and a ship
+        >>> from calibrant.decision import decide_by
+        >>> found = decide_by(scaling, test, "predicted", risk=0.05)
+        >>> found.groups["5"].threshold > found.groups["8"].threshold  # a dog, and a ship
         True
     """
 
@@ -220,7 +221,8 @@ def decide_by(
     Examples:
         >>> import calibrant as cb
         >>> scaling = cb.TemperatureScaling().fit_predictions(cb.load_sample("validation"))
-        >>> found = cb.decision.decide_by(scaling, cb.load_sample("test"), "predicted", cover=0.9)
+        >>> from calibrant.decision import decide_by
+        >>> found = decide_by(scaling, cb.load_sample("test"), "predicted", cover=0.9)
         >>> min(each.coverage.value for each in found.groups.values()) > 0.9
         True
     """

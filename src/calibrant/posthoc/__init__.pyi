@@ -3,6 +3,8 @@
 from calibrant.core.errors import NotApplicableError as NotApplicableError
 from calibrant.core.fit_report import FitReport as FitReport
 from calibrant.export.torch_module import CalibratedModule as CalibratedModule
+from calibrant.posthoc.accuracy_estimate import ExpectedAccuracy as ExpectedAccuracy
+from calibrant.posthoc.accuracy_estimate import expected_accuracy as expected_accuracy
 from calibrant.posthoc.auto import AutoCalibrator as AutoCalibrator
 from calibrant.posthoc.base import Calibrator as Calibrator
 from calibrant.posthoc.chain import Chain as Chain

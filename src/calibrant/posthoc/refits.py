@@ -17,6 +17,7 @@ from calibrant.core.progress import Progress, Watcher
 from calibrant.core.weights import codes_of
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.fitted_rows import share_among, were_fitted
+from calibrant.posthoc.prior_shift import PriorShift, shifted
 from calibrant.predictions.predictions import Predictions
 
 # Resamples by default: each takes as long as a fit.
@@ -38,12 +39,18 @@ def refitted(
         rng = np.random.default_rng([seed, number])
         index = drawn(rng, units)
         if again:
-            kind = type(calibrator)
             with heard_warnings():  # what a resample lacks all rows may have
-                fresh = kind(**calibrator.get_params()).fit_predictions(rows.take(index))
+                fresh = _fitted_again(calibrator, rows.take(index))
             yield fresh, index
         else:
             yield calibrator, index
+
+
+def _fitted_again(calibrator: Calibrator, rows: Predictions) -> Calibrator:
+    """Return the same method, fitted to other rows; with the same shares of classes behind it."""
+    if isinstance(calibrator, PriorShift):
+        return shifted(_fitted_again(calibrator.base_, rows), calibrator.log_ratio_)
+    return type(calibrator)(**calibrator.get_params()).fit_predictions(rows)
 
 
 def fitted_to(calibrator: Calibrator, rows: Predictions) -> bool:

@@ -1,0 +1,232 @@
+"""The accuracy to expect of rows without labels, from their calibrated confidences.
+
+- ``cbpe``, the mean calibrated confidence: right if a row of some confidence is as often right as
+  it was before, whichever confidences there are now (Guo et al. 2017 in passing; NannyML's CBPE).
+- ``atc``, the share of rows above the confidence t above which, before, were as many rows as were
+  right (Garg et al., "Leveraging unlabeled data to predict out-of-distribution performance", ICLR
+  2022). It is about ranks: a map that rises with the confidence changes nothing.
+
+Both take for granted that what a confidence means hasn't changed, and nothing in rows without
+labels can show it. Where both agree that doesn't prove it.
+
+Intervals are for the accuracy of these very rows: the rows of the fit are resampled and the
+calibrator is fitted to them anew, which counts what it is unsure of, and to each estimate is added
+the chance of outcomes, as if rows were right or wrong independently, given their confidences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.arrays import BoolArray, FloatArray
+from calibrant.core.progress import Watcher
+from calibrant.core.result import Result
+from calibrant.core.tables import Table
+from calibrant.core.text import counted, wrap
+from calibrant.core.weights import mean
+from calibrant.evaluation.formatting import interval_of, percent
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, check_drawing
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.refits import RESAMPLES, fitted_to, refitted
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.scoring import said_of_top, score_top
+
+WAYS = ("cbpe", "atc")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ExpectedAccuracy(Result):
+    """The accuracy to expect of rows without labels; prints as a table.
+
+    Attributes:
+        source: the rows, n of them; before_source: the rows with labels, n_before.
+        values: of each way, ``"cbpe"`` and ``"atc"``, the accuracy with the ends of its interval.
+        accuracy_before: of the rows with labels.
+        level: coverage of the intervals.
+        notes: what a reader should know besides.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
+        >>> scaling = cb.TemperatureScaling().fit_predictions(val)
+        >>> found = cb.posthoc.expected_accuracy(scaling, test, val, resamples=20)
+        >>> value, low, high = found.values["cbpe"]
+        >>> print(low < (test.logits.argmax(1) == test.labels).mean() < high)
+        True
+    """
+
+    source: str
+    before_source: str
+    n: int
+    n_before: int
+    values: dict[str, tuple[float, float, float]]
+    accuracy_before: float
+    level: float
+    notes: tuple[str, ...] = ()
+
+    def headline(self) -> str:
+        """Return what both ways expect."""
+        said = [
+            f"{percent(value)} % ({percent(low)} to {percent(high)}) by {way.upper()}"
+            for way, (value, low, high) in self.values.items()
+        ]
+        return (
+            f"The accuracy to expect of {counted(self.n, 'row')} is {' and '.join(said)}; before "
+            f"it was {percent(self.accuracy_before)} %."
+        )
+
+    def promise(self) -> str:
+        """Return what the estimate takes for granted."""
+        return (
+            "This holds if rows of one confidence are as often right as they were before. Rows "
+            "that are harder than they look, such as damaged ones, break it, and without labels "
+            "nothing shows that they do."
+        )
+
+    def as_table(self) -> Table:
+        """Return a line for each way."""
+        lines = [[way.upper(), *map(percent, ends)] for way, ends in self.values.items()]
+        notes = (
+            f"In percent, with the {interval_of(self.level)} of the accuracy of these rows. CBPE: "
+            "mean calibrated confidence. ATC: share above the confidence that as many rows had "
+            "before as were right."
+        )
+        return Table(["way", "accuracy", "low", "high"], lines, notes=notes)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row for each way."""
+        names = ("accuracy", "low", "high")
+        return [
+            {"way": way, **dict(zip(names, ends, strict=True))} for way, ends in self.values.items()
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON takes it."""
+        plain = ("source", "before_source", "n", "n_before", "accuracy_before", "level")
+        return {
+            **{name: getattr(self, name) for name in plain},
+            "values": self.records(),
+            "promise": self.promise(),
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        table = self.as_table()
+        below = (table.notes, self.promise(), *self.notes)
+        return "\n\n".join([wrap(self.headline()), table.to_text(), *map(wrap, below)])
+
+
+# Parameters: the calibrator, both sets of rows, and the draws.
+def expected_accuracy(
+    calibrator: Calibrator,
+    rows: Predictions,
+    before: Predictions,
+    *,
+    resamples: int = RESAMPLES,
+    level: float = DEFAULT_LEVEL,
+    seed: int = 0,
+    watch: Watcher | None = None,
+) -> ExpectedAccuracy:
+    """Estimate the accuracy of rows without labels, with an interval for that of these very rows.
+
+    Where the shares of the classes have changed, and nothing else, give the calibrator of
+    `estimate_prior`; its intervals then leave out what the shares are unsure of.
+
+    Args:
+        calibrator: fitted.
+        rows: the new rows; labels aren't looked at.
+        before: with labels: the rows that the calibrator was fitted to. For others the intervals
+            leave out what the fit is unsure of, and a note says so.
+        resamples: of the rows before; each takes as long as a fit.
+        level: coverage of the intervals.
+        seed: of the resamples and of outcomes.
+        watch: called with a `Progress` before each resample.
+
+    Raises:
+        InputError: an argument is out of range.
+        PredictionsError: rows without labels before, or that the calibrator doesn't take.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
+        >>> scaling = cb.TemperatureScaling().fit_predictions(val)
+        >>> hard = test.take(test.margins < 3)
+        >>> found = cb.posthoc.expected_accuracy(scaling, hard, val, resamples=20)
+        >>> round(found.values["cbpe"][0], 2)
+        0.57
+    """
+    check_drawing(resamples, level, seed)
+    _ = before.labels
+    rows, before = rows.counted, before.counted
+    confidence, correct = _top(calibrator, before)
+    said = said_of_top(calibrator.apply_predictions(rows))[0]
+    points = _estimates(said, rows.weights, confidence, correct, before.weights)
+    drawn: dict[str, list[float]] = {way: [] for way in WAYS}
+    rng = np.random.default_rng([seed, 1])
+    weight = np.ones(rows.n) if rows.weights is None else rows.weights
+    for fitted, index in refitted(calibrator, before, resamples, seed, watch):
+        own, c, a = said, confidence[index], correct[index]
+        if fitted is not calibrator:
+            c, a = _top(fitted, before.take(index))
+            own = said_of_top(fitted.apply_predictions(rows))[0]
+        weights = None if before.weights is None else before.weights[index]
+        noise = rng.standard_normal() * np.sqrt(float(weight**2 @ (own * (1 - own)))) / weight.sum()
+        for way, value in _estimates(own, rows.weights, c, a, weights).items():
+            drawn[way].append(float(np.clip(value + noise, 0.0, 1.0)))
+    values: dict[str, tuple[float, float, float]] = {}
+    for way, value in points.items():
+        low, high = np.quantile(drawn[way], [(1 - level) / 2, (1 + level) / 2])
+        values[way] = (value, min(float(low), value), max(float(high), value))
+    notes = list[str]()
+    if not fitted_to(calibrator, before):
+        notes.append(
+            f"{calibrator.method} wasn't fitted to {before.source}, as far as can be told, so the "
+            "intervals leave out what its fit is unsure of."
+        )
+    if rows.clusters is not None:
+        notes.append(
+            "Outcomes within a cluster are taken for independent: intervals may be narrow."
+        )
+    return ExpectedAccuracy(
+        rows.source,
+        before.source,
+        rows.n,
+        before.n,
+        values,
+        mean(correct.astype(np.float64), before.weights),
+        level,
+        tuple(notes),
+    )
+
+
+def _top(calibrator: Calibrator, rows: Predictions) -> tuple[FloatArray, BoolArray]:
+    """Return (N,) calibrated confidences, and which rows are right."""
+    top = score_top(calibrator.apply_predictions(rows))
+    return top.confidence, top.correct
+
+
+def _estimates(
+    said: FloatArray,
+    weights: FloatArray | None,
+    confidence: FloatArray,
+    correct: BoolArray,
+    before: FloatArray | None,
+) -> dict[str, float]:
+    """Return the accuracy of rows by each way.
+
+    Args:
+        said: (N,) calibrated confidences of rows without labels; weights: (N,) of these.
+        confidence, correct: (M,) of rows with labels; before: (M,) their weights.
+    """
+    order = np.argsort(confidence, kind="stable")
+    weight = np.ones(len(order)) if before is None else before[order]
+    below = np.cumsum(weight)
+    wrong = float(weight @ ~correct[order])
+    # Rows are above t as soon as those below weigh as much as those that are wrong.
+    place = int(np.searchsorted(below, wrong * (1 + 1e-12), side="right"))
+    threshold = confidence[order][place] if place < len(order) else np.inf
+    above = (said >= threshold).astype(np.float64)
+    return {"cbpe": mean(said, weights), "atc": mean(above, weights)}

@@ -123,7 +123,10 @@ def test_the_site_has_a_list_for_language_models(site: Path) -> None:
 
 
 def test_the_reference_has_a_page_for_each_name(site: Path) -> None:
+    from calibrant.training.losses.registry import LOSSES
+
     names = {"methods": METHODS, "metrics": METRICS | POSITIVE_METRICS, "commands": MODULES}
+    names |= {"losses": LOSSES}
     for folder, known in names.items():
         for name in known:
             text = (site / "reference" / folder / f"{name}.html").read_text(encoding="utf-8")
@@ -134,3 +137,17 @@ def test_the_reference_has_a_page_for_each_name(site: Path) -> None:
 def test_what_markdown_would_take_for_markup_is_shown_as_it_is() -> None:
     assert prose("a_b * [0, 1] < `x_y`") == r"a\_b \* \[0, 1\] \< `x_y`"
     assert prose("    a  b\n    1  2") == "```text\na  b\n1  2\n```"
+
+
+def test_every_loss_has_a_page_that_says_when_it_fails() -> None:
+    pytest.importorskip("torch")
+    from scripts.documentation.reference import loss_pages
+
+    from calibrant.training.losses.registry import CLASSES, LOSSES
+
+    assert all(kind.fails for kind in CLASSES)
+    pages = loss_pages()
+    assert set(pages) == {f"losses/{name}.md" for name in (*LOSSES, "index")}
+    # By hand: (1 - .99)^3 times -log .99, and (1 - .6)^3 times -log .6, for gamma = 3.
+    assert "| right, confidence 0.60 | 0.033 | 0.511 |" in pages["losses/focal.md"]
+    assert "| wrong, confidence 0.60 |" in pages["losses/brier.md"]

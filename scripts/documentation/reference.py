@@ -1,8 +1,8 @@
 """The pages of the reference, from what classes, functions and commands say themselves.
 
-A page each for methods and metrics, from `calibrant.posthoc.catalogue` and
-`calibrant.metrics.registry`; for commands, from their declarations; for packages, from the stubs
-and docstrings of their public names.
+A page each for losses, from their docstrings; for methods and metrics, from
+`calibrant.posthoc.catalogue` and `calibrant.metrics.registry`; for commands, from their
+declarations; for packages, from the stubs and docstrings of their public names.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from calibrant.metrics import registry as metrics
 from calibrant.posthoc import catalogue as methods
 from calibrant.posthoc.registry import METHODS
 
-FOLDERS = ("methods", "metrics", "commands", "python")
+FOLDERS = ("methods", "metrics", "losses", "commands", "python")
 PACKAGES = (
     *("calibrant", "calibrant.metrics", "calibrant.posthoc", "calibrant.predictions"),
     "calibrant.decision",
@@ -41,7 +42,7 @@ MARKUP = re.compile(r"(`[^`]*`)|([\[\]<>*_|\\])")
 
 def write_reference(folder: Path) -> list[Path]:
     """Write all pages and pictures below a folder, and return the pages."""
-    pages = _method_pages() | _metric_pages() | _command_pages() | _python_pages()
+    pages = _method_pages() | _metric_pages() | loss_pages() | _command_pages() | _python_pages()
     for name, text in pages.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -268,6 +269,106 @@ def _values() -> dict[str, str]:
         name: f"{what}{', cats against the rest' * known[name].of_positive}:\n\n{table(head, rows)}"
         for name, rows in found.items()
     }
+
+
+# --- losses
+
+# Logits of three classes, of which the first is the true one, and what they are.
+LOSS_ROWS = (
+    ("right, confidence 0.99", (5.2933, 0.0, 0.0)),
+    ("right, confidence 0.60", (1.0986, 0.0, 0.0)),
+    ("wrong, confidence 0.60", (0.0, 1.0986, 0.0)),
+    ("wrong, confidence 0.99", (0.0, 5.2933, 0.0)),
+)
+
+
+def loss_pages() -> dict[str, str]:
+    from calibrant.training.losses.registry import LOSSES, entry_of
+
+    rows = list[tuple[str, ...]]()
+    pages: dict[str, str] = {}
+    for name in LOSSES:
+        entry, kind = entry_of(name)
+        text = Docstring.of(kind)
+        rows.append((f"[{name}]({name}.md)", prose(entry.words), prose(entry.paper)))
+        facts = [
+            ("in words", prose(entry.words)),
+            ("source", prose(entry.paper)),
+            ("fails", prose(kind.fails)),
+            ("what a row's loss depends on", prose(kind.distributed)),
+            ("remembers from batch to batch", prose(kind.state or "nothing")),
+            (
+                "needs, besides logits and labels",
+                ", ".join(sorted(_needs(name, kind))) or "nothing",
+            ),
+            ("in Python", f"`calibrant.training.losses.{kind.__name__}`"),
+        ]
+        published = [
+            (data, ", ".join(f"`{key}={value!r}`" for key, value in settings.items()))
+            for data, settings in entry.published.items()
+        ]
+        settings = [(f"`{a}`", prose(" ".join(m.split()))) for a, m in text.items("Args").items()]
+        own = ", ".join(f"{key}={value!r}" for key, value in entry.arguments.items())
+        missing = [
+            f", {each.name}=..."
+            for each in fields(kind)
+            if each.default is MISSING and each.default_factory is MISSING and each.init
+        ]
+        asked = "".join(each for each in missing if each != ", n_classes=...")
+        pages[f"losses/{name}.md"] = _page(
+            f"`{name}`",
+            prose(text.summary),
+            table(("", ""), facts),
+            *map(prose, text.paragraphs),
+            _worth_of_rows(name, kind),
+            "## Use\n\n"
+            + fenced(f"calibrant train --loss {name} --data DATA --out RUN", "sh")
+            + "\n\n"
+            + fenced(
+                f"from calibrant.training import make_loss\n\n"
+                f'loss = make_loss("{name}", n_classes=10{asked})'
+                + (f"  # {kind.__name__}({own})" if own else ""),
+                "python",
+            ),
+            "## Arguments\n\n" + table(("argument", "meaning"), settings) if settings else "",
+            "## Published settings\n\n" + table(("data", "settings"), published)
+            if published
+            else "",
+        )
+    intro = (
+        "A loss is chosen when a network is trained; a method corrects a network that is trained "
+        "already. `calibrant train --loss NAME` takes one, and so does any loop in torch. What the "
+        "losses came to, measured side by side, is in the appendix."
+    )
+    listing = table(("loss", "in words", "source"), rows)
+    return pages | {"losses/index.md": _index("Losses", intro, listing)}
+
+
+def _needs(name: str, kind: Any) -> frozenset[str]:
+    """Return what a loss needs; of some that follows from their arguments."""
+    from calibrant.training.losses import make_loss
+
+    return make_loss(name, 3).needs if kind.per_sample else kind.needs
+
+
+def _worth_of_rows(name: str, kind: Any) -> str:
+    """Return what a loss gives to rows that are right or wrong, more or less surely."""
+    if not kind.per_sample or "features" in _needs(name, kind):
+        return ""
+    import torch
+
+    from calibrant.training.losses import CrossEntropy, make_loss
+
+    logits, target = torch.tensor([row for _, row in LOSS_ROWS]), torch.zeros(4, dtype=torch.int64)
+    both = make_loss(name, 3, reduction="none"), CrossEntropy(reduction="none")
+    values = [each.train()(logits, target).tolist() for each in both]
+    of_rows = [
+        (words, f"{own:.3f}", f"{plain:.3f}")
+        for (words, _), own, plain in zip(LOSS_ROWS, *values, strict=True)
+    ]
+    return "## Example\n\nA row of three classes:\n\n" + table(
+        ("the prediction is", f"`{name}`", "cross-entropy"), of_rows
+    )
 
 
 # --- commands

@@ -193,6 +193,7 @@ class CalibrationLoss(nn.Module):
 
     Attributes:
         names: by which `make_loss` makes it.
+        fails: where it does little good, or harm, in words.
         state: what it remembers from batch to batch, in words; empty if nothing.
         distributed: what its value belongs to where batches are shared between processes or
             accumulated, in words.
@@ -218,6 +219,7 @@ class CalibrationLoss(nn.Module):
     """
 
     names: ClassVar[tuple[LossName, ...]] = ()
+    fails: ClassVar[str] = ""
     state: ClassVar[str] = ""
     distributed: ClassVar[str] = "row"
     per_sample: ClassVar[bool] = True

@@ -298,6 +298,10 @@ class FeDLaS(CalibrationLoss):
     """
 
     takes_soft = True
+    fails = (
+        "its gate is trained by the loss itself, which has no signal of calibration; it needs "
+        "the features of every row"
+    )
     names = (
         LossName(
             "fedlas-ls",

@@ -22,6 +22,10 @@ class CrossEntropy(CalibrationLoss):
     """Minus the log probability of the target: -log p_y."""
 
     takes_soft = True
+    fails = (
+        "a network that fits its training rows lowers it further by making confidences "
+        "larger, also where it is wrong on new rows"
+    )
     names = (LossName("cross-entropy", "minus log probability of the target"),)
 
     def _row_losses(self, rows: Rows) -> Tensor:
@@ -39,6 +43,10 @@ class BrierLoss(CalibrationLoss):
     """
 
     takes_soft = True
+    fails = (
+        "its gradient vanishes at rows that are wrong with a confidence near 1, so that these "
+        "are hardly corrected"
+    )
     names = (
         LossName(
             "brier",
@@ -68,6 +76,10 @@ class LabelSmoothing(CalibrationLoss):
     """
 
     takes_soft = True
+    fails = (
+        "it lowers confidences where labels are certain too: its best confidence is 1 - alpha "
+        "(K - 1) / K. It is infinite for classes masked by -inf"
+    )
     names = (
         LossName(
             "label-smoothing",
@@ -96,6 +108,10 @@ class ConfidencePenalty(CalibrationLoss):
     """
 
     takes_soft = True
+    fails = (
+        "it lowers the confidence of all rows by one strength, whether they are overconfident "
+        "or not"
+    )
     names = (
         LossName(
             "confidence-penalty", "cross-entropy minus beta times entropy", "Pereyra et al. 2017"
@@ -140,6 +156,10 @@ class Focal(CalibrationLoss):
     """
 
     takes_soft = True
+    fails = (
+        "its minimum isn't the true probability: for gamma above 0 it makes confidences "
+        "smaller than that"
+    )
     names = (
         LossName(
             "focal",
@@ -197,6 +217,10 @@ class FLSD(CalibrationLoss):
     """
 
     takes_soft = True
+    fails = (
+        "its minimum isn't the true probability, as that of `focal`, and its value jumps "
+        "where p_y crosses a boundary"
+    )
     names = (LossName("flsd", 'focal, gamma by the row\'s p ("FLSD-53")', "Mukhoti et al. 2020"),)
 
     boundaries: Sequence[float] = (0.2, 0.5)
@@ -241,6 +265,7 @@ class DualFocal(CalibrationLoss):
         reduction, ignore_index, class_weights: see `CalibrationLoss`.
     """
 
+    fails = "its minimum isn't the true probability, as that of `focal`"
     names = (
         LossName(
             "dual-focal", "(1 - p + next smaller p)^gamma times cross-entropy", "Tao et al. 2023"
@@ -307,6 +332,10 @@ class AdaFocal(CalibrationLoss):
     """
 
     takes_soft = True
+    fails = (
+        "it needs validation rows in training, which can't be reported on afterwards; few of "
+        "them give noisy gammas"
+    )
     names = (
         LossName(
             "adafocal", "focal, gamma by bin, moved by validation calibration", "Ghosh et al. 2022"

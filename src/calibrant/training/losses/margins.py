@@ -276,6 +276,10 @@ class MbLS(CalibrationLoss):
     """
 
     takes_soft = True
+    fails = (
+        "one margin is for all rows: one that is too small lowers confidences that were "
+        "right. It is infinite for classes masked by -inf"
+    )
     names = (
         LossName(
             "mbls",
@@ -317,6 +321,10 @@ class ACLS(CalibrationLoss):
     """
 
     takes_soft = True
+    fails = (
+        "it measures the top logit itself by default (`reference`), so that a constant added "
+        "to all logits changes it"
+    )
     names = (
         LossName(
             "acls",
@@ -361,6 +369,10 @@ class CPC(CalibrationLoss):
         reduction, ignore_index, class_weights: see `CalibrationLoss`.
     """
 
+    fails = (
+        "it bounds differences of logits, not confidences, and has no label of how sure a row "
+        "should be; with two classes one of its terms is missing"
+    )
     names = (
         LossName(
             "cpc",

@@ -140,6 +140,10 @@ class MMCE(PenalisedLoss):
         reduction, ignore_index: see `CalibrationLoss`.
     """
 
+    fails = (
+        "it is a statistic of the batch: noisy for small batches, and accumulated small "
+        "batches aren't one large batch"
+    )
     names = (
         LossName(
             "mmce",
@@ -216,6 +220,7 @@ class MDCA(PenalisedLoss):
         reduction, ignore_index: see `CalibrationLoss`.
     """
 
+    fails = "with many more classes than rows in a batch most classes are absent from it"
     names = (
         LossName(
             "mdca",
@@ -270,6 +275,10 @@ class SoftECE(PenalisedLoss):
         reduction, ignore_index: see `CalibrationLoss`.
     """
 
+    fails = (
+        "it is a statistic of the batch: small batches leave most bins nearly empty, and "
+        "accumulated ones aren't one large batch"
+    )
     names = (
         LossName(
             "soft-ece",
@@ -322,6 +331,10 @@ class SoftAvUC(PenalisedLoss):
         reduction, ignore_index: see `CalibrationLoss`.
     """
 
+    fails = (
+        "it asks for certainty on one side of a threshold and uncertainty on the other, not "
+        "for a confidence that is the accuracy"
+    )
     names = (
         LossName(
             "soft-avuc",

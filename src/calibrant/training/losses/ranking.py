@@ -56,6 +56,10 @@ class CRL(CalibrationLoss):
         times_right: (samples,) buffer. epochs: () buffer, epochs that ended.
     """
 
+    fails = (
+        "it orders rows by how often they were right in training, and a network that is right "
+        "on nearly all training rows leaves nothing to order"
+    )
     names = (
         LossName(
             "crl",
@@ -200,6 +204,10 @@ class RankMixup(CalibrationLoss):
         reduction, ignore_index: see `CalibrationLoss`.
     """
 
+    fails = (
+        "it orders confidences and doesn't set their size; every batch is also run through "
+        "the network mixed"
+    )
     names = (
         LossName(
             "rankmixup",

@@ -72,7 +72,7 @@ LOSSES = WithPlugIns(
 """What makes each loss, by name; those of other packages too (entry points `calibrant.losses`)."""
 
 
-def _entry_of(name: str) -> tuple[LossName, type[CalibrationLoss]]:
+def entry_of(name: str) -> tuple[LossName, type[CalibrationLoss]]:
     """Return what a loss says of itself, and its class."""
     if name in _NAMED:
         return _NAMED[name]
@@ -85,7 +85,7 @@ def list_of_losses() -> list[tuple[str, ...]]:
     """Return a row for each name: name, class, in words, state, distributed, paper."""
     return [
         (name, kind.__name__, entry.words, kind.state, kind.distributed, entry.paper)
-        for name, (entry, kind) in ((name, _entry_of(name)) for name in LOSSES)
+        for name, (entry, kind) in ((name, entry_of(name)) for name in LOSSES)
     ]
 
 
@@ -118,7 +118,7 @@ def make_loss(
     if dataset is not None and dataset not in DATA_SETS:
         raise unknown(DATA_SETS, dataset, "data set")
     signature = inspect.signature(make)
-    settings = {**_entry_of(name)[0].published.get(dataset or "", {}), **arguments}
+    settings = {**entry_of(name)[0].published.get(dataset or "", {}), **arguments}
     if "n_classes" in signature.parameters:
         settings["n_classes"] = n_classes
     base = signature.parameters.get("base")

@@ -23,7 +23,7 @@ from calibrant.cli.output import check_outputs, emit
 from calibrant.cli.sources import Source
 from calibrant.core.errors import InputError
 from calibrant.core.text import names_in, wrap
-from calibrant.files import ReadOptions, read_column
+from calibrant.files import ReadOptions, read_column, read_predictions
 from calibrant.files.folders import RUN_FILES, is_run
 from calibrant.files.reading import read_with_slice
 from calibrant.predictions.predictions import Predictions
@@ -57,7 +57,10 @@ class MeasureOptions:
     )
 
     each: bool = option(
-        False, "Measure each of several FILEs by itself, not all as one set.", panel=MANY
+        False,
+        "Measure each of several FILEs by itself, not all as one set. With --report the page shows "
+        "them side by side, in their order: runs, or dates.",
+        panel=MANY,
     )
 
     def __post_init__(self) -> None:
@@ -124,15 +127,37 @@ def _measured_each(
     read: ReadOptions,
 ) -> Found:
     """Measure each of several files by itself."""
-    check_outputs([*map(Path, files)], [output.json])
-    if output.report is not None:
-        raise InputError("--report is the page of one set of rows; leave out either it or --each")
+    check_outputs([*map(Path, files)], [output.report, output.json])
     odd = next((file for file in files if not Path(file).is_file()), None)
     if odd is not None:
         raise InputError(f"{odd}: --each measures files by themselves, and this is no file")
+    if output.report is not None:
+        return _side_by_side(files, options, draw, output, read)
     found = {file: _measured(Source([file], read), options, draw, output) for file in files}
     text = "\n\n".join(text for text, _ in found.values())
     return text, {name: document for name, (_, document) in found.items()}
+
+
+def _side_by_side(
+    files: Sequence[str],
+    options: MeasureOptions,
+    draw: DrawOptions,
+    output: PageOptions,
+    read: ReadOptions,
+) -> Found:
+    """Measure several files, such as those of several dates, and write the page of all of them."""
+    from calibrant.evaluation.evaluate import evaluate
+    from calibrant.evaluation.history import History
+
+    if options.by is not None or options.rows_for is not None or output.images is not None:
+        raise InputError(
+            "the page of --each shows whole files; leave out --by, --rows-for and --images"
+        )
+    drawn: dict[str, Any] = vars(draw) | {"metrics": names_in(draw.metrics) or None}
+    found = History({file: evaluate(read_predictions(file, read), **drawn) for file in files})
+    assert output.report is not None
+    found.to_html(output.report)
+    return str(found), found.as_dict()
 
 
 def _measured(

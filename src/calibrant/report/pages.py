@@ -11,6 +11,7 @@ from calibrant.comparison.models import ModelComparison
 from calibrant.core.errors import InputError
 from calibrant.core.result import Result
 from calibrant.evaluation.groups import GroupedEvaluation
+from calibrant.evaluation.history import History
 from calibrant.evaluation.results import Evaluation, heading, standing
 from calibrant.posthoc.worth import CrossValidated
 from calibrant.report.charts import charts_of, gap_bar, shown_methods, strip
@@ -21,6 +22,7 @@ from calibrant.report.document import (
     evaluation_document,
 )
 from calibrant.report.engine import Cell, PageTable, grouped, render_page, typeset
+from calibrant.report.history import history_page
 from calibrant.report.rows import RowNames
 from calibrant.report.svg import THIN, fixed, in_percent, whole
 
@@ -49,10 +51,10 @@ def page_of(
     names = RowNames(ids, images)
     if isinstance(result, Comparison) and groups is None:
         return render(comparison_document(result, names), *comparison_words(result))
-    if isinstance(result, CrossValidated | ModelComparison) and groups is None:
+    if isinstance(result, CrossValidated | ModelComparison | History) and groups is None:
         if ids is not None or images is not None:
             raise InputError("this page lists no rows, so that it takes neither ids nor images")
-        return _page_of_table(result)
+        return history_page(result) if isinstance(result, History) else _page_of_table(result)
     if isinstance(result, Evaluation):
         result.sample.refuse_ranks("a page")
         document = evaluation_document(result, groups, names)

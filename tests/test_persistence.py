@@ -80,7 +80,7 @@ ARGUMENTS = {
     "feature-clipping": st.fixed_dictionaries(
         {"scaling": st.sampled_from(["none", "temperature"]), "accuracy": st.floats(0, 1)}
     ),
-    "dac": st.fixed_dictionaries({"loss": st.sampled_from(["mse", "nll", "mixed"])}),
+    "dac": st.fixed_dictionaries({"loss": st.sampled_from(["mse", "nll"])}),
     "svs-top-rest": st.fixed_dictionaries({"folds": st.integers(1, 6), "svs__inputs": INPUTS}),
     "auto": st.fixed_dictionaries(
         {

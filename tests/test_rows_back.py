@@ -238,6 +238,13 @@ def test_outputs_of_many_files_are_made_anew_when_their_inputs_or_wishes_change(
     (folder / "1.csv").write_text(text)
     assert "1 file written, 1 there before" in run(*words)
     assert "000x" in (out / "1.csv").read_text()
+    # Of the same size, changed at the same time, and the same where one would look first.
+    about, text = (folder / "1.csv").stat(), (folder / "1.csv").read_text()
+    place = text.index("\n0030,")
+    (folder / "1.csv").write_text(text[:place] + "\n003x," + text[place + 6 :])
+    os.utime(folder / "1.csv", ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert "1 file written, 1 there before" in run(*words)
+    assert "003x" in (out / "1.csv").read_text()
     os.utime(folder / "0.csv", ns=(1, 1))
     assert "1 file written" in run(*words)
     failed = CliRunner().invoke(app, [*map(str, words), "--no-probs"])

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,10 +46,10 @@ from calibrant.scale.engines import Engine
 from calibrant.scale.file_discovery import RECORD
 from calibrant.scale.map_reduce import Task, gathered, left_out, through
 from calibrant.scale.sampling import affordable, sample
-from calibrant.scale.shards import Shard, Shards
+from calibrant.scale.shards import HEADER_THREADS, Shard, Shards
 
-# Of an input so many bytes at the beginning, in the middle and at the end tell it from another.
-COMPARED_BYTES = 1 << 16
+# Of an input so many bytes are read at once, to tell it from what it was before.
+BYTES_AT_ONCE = 1 << 20
 
 # What Python writes of each row.
 USUALLY_WANTED = Wanted()
@@ -260,7 +261,8 @@ def _begin(out: str, calibrator: Any, wanted: Wanted, inputs: dict[str, Shard]) 
         InputError: it was begun with another calibrator, or holds other files of these names.
     """
     record = within(out, RECORD)
-    found = {name: identity(shard) for name, shard in inputs.items()}
+    with ThreadPoolExecutor(min(HEADER_THREADS, len(inputs))) as pool:
+        found = dict(zip(inputs, pool.map(identity, inputs.values()), strict=True))
     own = {"method": calibrator.method, "digest": digest(calibrator), "writes": repr(wanted)}
     known: dict[str, Any] = {}
     if is_file(record):
@@ -289,8 +291,8 @@ def _begin(out: str, calibrator: Any, wanted: Wanted, inputs: dict[str, Shard]) 
 def identity(shard: Shard) -> str:
     """Return a text that tells the file of a shard, and how it is read, from what it was before.
 
-    It changes with the size and the time of the last change of all files that are read, with what
-    stands at the beginning, in the middle and at the end of each, and with the options.
+    It changes with every byte of the files that are read, with the time of their last change, and
+    with the options.
     """
     labels = shard.options.labels
     found = hashlib.sha256(repr((shard.kind, shard.options)).encode())
@@ -298,11 +300,10 @@ def identity(shard: Shard) -> str:
         inside = sorted(entries(place)) if is_folder(place) else [place]
         for one in filter(is_file, inside):
             with open_binary(one) as file:
-                size = file.seek(0, os.SEEK_END)
-                found.update(repr((name_of(one), size, changed_at(one))).encode())
-                for start in (0, size // 2, max(size - COMPARED_BYTES, 0)):
-                    file.seek(start)
-                    found.update(file.read(COMPARED_BYTES))
+                content = hashlib.blake2b()
+                while some := file.read(BYTES_AT_ONCE):
+                    content.update(some)
+            found.update(repr((name_of(one), changed_at(one), content.hexdigest())).encode())
     return found.hexdigest()
 
 

@@ -200,8 +200,13 @@ def read_otherwise(path: Path) -> Arrays:
     """Return the arrays of a file as other packages read them, or raise anything."""
     kind = path.suffix
     if kind == ".npz":
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files if name in NAMES}
+        with zipfile.ZipFile(path) as archive:  # wherever in the file it begins
+            members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+            wanted = {key: archive.read(members[key]) for key in NAMES if key in members}
+        return {
+            key: np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+            for key, content in wanted.items()
+        }
     if kind == ".npy":
         return {n: np.load(path.with_name(f"{n}.npy")) for n in ("logits", "labels")}
     if kind in (".csv", ".tsv"):

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from calibrant.core.arrays import Array
+from calibrant.core.errors import InputError
 from calibrant.files.assembly import to_columns
 from calibrant.files.formats.base import (
     CLASS_NAMES,
@@ -49,6 +50,11 @@ class RowsAgain:
 
     def __init__(self, file: PredictionFile, out: str, *, probs: bool = True) -> None:
         reader, map = file.file, file.map
+        if map.grid and not probs:
+            raise InputError(
+                f"{file.where}: of several predictions a row their probabilities are all there is "
+                "to write; leave out --no-probs"
+            )
         self.file, self.out, self.probs = file, out, probs
         self.table = reader.tabular and not map.grid and extension_of(out) in TABLES
         self.scores = [*dict.fromkeys(reader.holder(name) for name in map.fields["scores"])]
@@ -59,7 +65,7 @@ class RowsAgain:
         elif map.grid or self.apart:
             self.names = []
         else:
-            read = {name for role in map.fields for name in map.fields[role]}
+            read = {reader.holder(name) for role in map.fields for name in map.fields[role]}
             self.names = [
                 name
                 for name in names
@@ -70,6 +76,8 @@ class RowsAgain:
     @property
     def worded(self) -> bool:
         """Whether classes are written by their names: if labels are, or there are none."""
+        if not self.table:  # arrays number the classes, and name them apart
+            return self.file.map.binary and extension_of(self.out) != ".safetensors"
         labels = self.file.map.fields.get("labels")
         return labels is None or self.file.file.type_of(labels[0]) == "text"
 
@@ -105,7 +113,9 @@ class RowsAgain:
         numbers = set[str]()
         if extension_of(self.file.where) in TEXT and extension_of(self.out) not in TEXT:
             # Cells of text that are read as numbers are numbers where text isn't.
-            numbers |= {*self.file.map.named(("labels", "predicted", "correct", "weight"))}
+            numbers |= {
+                *self.file.map.named(("labels", "predicted", "correct", "weight", "features"))
+            }
         for name, values in kept.items():
             if name in numbers and self.file.file.type_of(name) != "text":
                 found[name] = as_numbers(values)

@@ -99,6 +99,11 @@ def _coming(given: list[slice]) -> Iterable[slice]:
 def _opened(
     out: str, rows: int, columns: Columns, again: RowsAgain, after: Predictions
 ) -> RowWriter:
+    if not columns:
+        raise InputError(
+            f"{out}: holds scores and labels only, and neither is left to write without "
+            "probabilities; write .npz or a table"
+        )
     scores = scores_key(after.form) + ("s" if after.label_names is not None else "")
     if scores not in columns:  # what is spooled first may be any array
         scores = "confidence" if "confidence" in columns else next(iter(columns))

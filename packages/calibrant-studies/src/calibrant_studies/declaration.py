@@ -198,7 +198,7 @@ def _published_column(
 def _half_digit(text: str) -> float:
     digits, _, exponent = text.lower().partition("e")
     after = len(digits.partition(".")[2])
-    return 0.5 * 10.0 ** (int(exponent or 0) - after)
+    return float(f"5e{int(exponent or 0) - after - 1}")
 
 
 # A study as its file declares it: which cells to compute, and how to lay them out.

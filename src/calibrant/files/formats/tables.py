@@ -319,12 +319,7 @@ def split(arrays: Columns, where: str) -> Columns:
     names = [] if called is None else [str(name) for name in called.tolist()]
     if any(name.isdigit() for name in names):
         names = []
-    deep = next((key for key in of_rows if arrays[key].ndim > 2), None)
-    if deep is not None:
-        raise InputError(
-            f"{where}: '{deep}' of shape {arrays[deep].shape} is no column of a table, which has a "
-            "prediction a row; write .npz, .npy or .safetensors"
-        )
+    _refuse_deep(arrays, where)
     for key in sorted(of_rows, key=lambda key: arrays[key].ndim):
         if arrays[key].ndim == 2:
             rows = arrays[key]
@@ -336,6 +331,16 @@ def split(arrays: Columns, where: str) -> Columns:
         else:
             columns[key] = arrays[key]
     return columns
+
+
+def _refuse_deep(arrays: Columns, where: str) -> None:
+    """Raise `InputError` for an array of rows of more dimensions than a table has."""
+    deep = (key for key in arrays if key not in OF_THE_NETWORK and arrays[key].ndim > 2)
+    for key in deep:
+        raise InputError(
+            f"{where}: '{key}' of shape {arrays[key].shape} is no column of a table, which has a "
+            "prediction a row; write .npz, .npy or .safetensors"
+        )
 
 
 def _arrow(column: Any) -> Any:
@@ -390,6 +395,7 @@ class _TableWriter(RowWriter):
             return arrow.table({name: _arrow(values) for name, values in arrays.items()})
         if not self.lists:
             return arrow.table(split(arrays, self.where))
+        _refuse_deep(arrays, self.where)
         columns: dict[str, Any] = {}
         for key, array in arrays.items():
             if key in OF_THE_NETWORK:

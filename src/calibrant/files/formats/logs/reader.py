@@ -23,6 +23,8 @@ from calibrant.predictions.slices import LabelledSlice
 
 # What logs end in; files with other endings are looked at only where they are named themselves.
 LOG_EXTENSIONS = (".jsonl", ".json", ".eval", ".parquet")
+# A folder of logs has at most so many others below it; the root of a machine has more.
+MOST_FOLDERS = 5000
 # Formats of arrays are never logs.
 NEVER = (
     *(".npz", ".npy", ".safetensors", ".pt", ".pth", ".h5", ".hdf5", ".arrow", ".feather"),
@@ -53,8 +55,15 @@ def logs_at(where: str) -> Found:
         return []
     found: Found = []
     # Unlike a pattern's search, a walk passes over what is gone before it is looked at.
-    walked = os.walk(where)
-    files = sorted(os.path.join(place, name) for place, _, names in walked for name in names)
+    files: list[str] = []
+    for number, (place, _, names) in enumerate(os.walk(where)):
+        if number >= MOST_FOLDERS:
+            raise PredictionsError(
+                f"{where}: holds more than {MOST_FOLDERS} folders, in which no log is looked for; "
+                "name the folder that holds the files"
+            )
+        files += (os.path.join(place, name) for name in names if name.endswith(LOG_EXTENSIONS))
+    files.sort()
     for extension in LOG_EXTENSIONS:
         below = [path for path in files if path.endswith(extension) and is_file(path)]
         logs = [(_format_of(LogFile(path)), LogFile(path)) for path in below[:1]]

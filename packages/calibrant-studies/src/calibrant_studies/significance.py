@@ -21,6 +21,7 @@ replacement don't cover: their means vary by (S - 1) / S of B / S, with ends as 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -197,3 +198,23 @@ def paired(ours: Sequence[Any], theirs: Sequence[Any], metric: str) -> Differenc
         drawn.append(np.asarray(replicates[0]) - np.asarray(replicates[1]))
     ends = interval_over_seeds(np.array(values), np.array(drawn), LEVEL)
     return Difference(float(np.mean(values)), *ends)
+
+
+def paired_or_by_seeds(ours: Sequence[Any], theirs: Sequence[Any], metric: str) -> Difference:
+    """Return `paired`; where nothing was kept of the resamples, by Student's t over the seeds.
+
+    One seed, of which no resamples were kept, has no interval: its ends are infinite.
+
+    Args:
+        ours: results of one, seed by seed.
+        theirs: of the other, for the same seeds.
+        metric: by name.
+    """
+    found = paired(ours, theirs, metric)
+    if found is not None:
+        return found
+    pairs = zip(ours, theirs, strict=True)
+    apart = [a["values"][metric]["value"] - b["values"][metric]["value"] for a, b in pairs]
+    low, high = t_interval(np.asarray(apart), LEVEL)
+    mean = float(np.mean(apart))
+    return Difference(mean, -inf if low is None else low, inf if high is None else high)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -256,3 +258,52 @@ def _with_reach(
     ends = np.array([[each["value"], each["low"], each["high"]] for each in values]) * scale
     middle, low, high = ends.T
     return middle, np.maximum(np.stack([middle - low, high - middle]), 0)
+
+
+def prototypes(result: CellResults, cells: Sequence[Ran]) -> Figure:
+    """Return a row of panels for each head: its rows as t-SNE, its classes' angles, reliability."""
+    panels: list[Panel] = []
+    for ran in cells:
+        title = called(result, ran, "method")
+        panels += [partial(_embedded, ran, title), partial(_angles, ran), partial(_curve, ran)]
+    return panelled(panels, most_across=3)
+
+
+def _embedded(ran: Ran, title: str, ax: Axes) -> None:
+    """Draw rows where t-SNE puts their logits, in the colour of their class, pale where unsure."""
+    rows = ran.result["rows"]
+    logits, labels = np.array(rows["logits"]), np.array(rows["labels"])
+    sure = 1 - np.array(rows["entropy"]) / np.log(logits.shape[1])
+    places = _t_sne(logits)
+    shown = np.clip(0.15 + 0.85 * sure, 0, 1)
+    ax.scatter(*places.T, c=labels, cmap="tab10", alpha=shown, s=8, linewidths=0)
+    ax.set_title(title, fontsize="small")
+    ax.set_xticks([])
+    ax.set_yticks([])
+
+
+def _t_sne(logits: FloatArray) -> FloatArray:
+    """Return (N, 2) places by t-SNE; by the first two principal axes without scikit-learn."""
+    try:
+        manifold = import_module("sklearn.manifold")
+    except ImportError:
+        centred = logits - logits.mean(axis=0)
+        return centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
+    perplexity = min(30, (len(logits) - 1) / 3)
+    return manifold.TSNE(random_state=0, perplexity=perplexity, init="pca").fit_transform(logits)
+
+
+def _angles(ran: Ran, ax: Axes) -> None:
+    angles = np.array(ran.result["angles"])
+    image = ax.imshow(angles, vmin=0, vmax=180, cmap="viridis")
+    cast("Figure", ax.figure).colorbar(image, ax=ax, label="angle, degrees")
+    ax.set_xlabel("class")
+    ax.set_ylabel("class")
+
+
+def _curve(ran: Ran, ax: Axes) -> None:
+    confidence, accuracy = np.array(ran.result["curve"]).T
+    ax.plot([0, 1], [0, 1], color=QUIET, linewidth=0.8, linestyle=(0, (1, 3)))
+    ax.plot(confidence, accuracy, "o-", color=AFTER, markersize=4)
+    ax.set_xlabel("confidence")
+    ax.set_ylabel("accuracy")

@@ -36,8 +36,7 @@ class Rows:
         soft: (M, K) probabilities of the label, with `target` the largest; None: it is `target`.
         share: (M,) what a soft row counts by its labels' class weights, or None.
         index: (M,) positions of the rows in the data set, or None.
-        log_probs: (M, K) log softmax.
-        true_log_prob: (M,) log probability of the target.
+        log_probs: (M, K) log softmax, made when it is first asked for.
         weight: (M,) 1 where valid, else 0.
         count: () number of valid rows.
     """
@@ -49,17 +48,39 @@ class Rows:
     index: Tensor | None = None
     soft: Tensor | None = None
     share: Tensor | None = None
-    log_probs: Tensor = field(init=False)
-    true_log_prob: Tensor = field(init=False)
     weight: Tensor = field(init=False)
     count: Tensor = field(init=False)
+    # Not by cached properties, which would end torch.compile's graph.
+    _log_probs: Tensor | None = field(init=False, default=None)
+    _with_gradient: bool = field(init=False, default=True)
 
-    # Not lazily: a cached property would end torch.compile's graph, and all losses use these.
     def __post_init__(self) -> None:
-        self.log_probs = self.logits.log_softmax(1)
-        self.true_log_prob = pick(self.log_probs, self.target)
+        self._with_gradient = torch.is_grad_enabled()
         self.weight = self.valid.to(self.logits.dtype)
         self.count = self.weight.sum()
+
+    @property
+    def log_probs(self) -> Tensor:
+        """(M, K) log softmax."""
+        if self._log_probs is None:
+            # Who asks first may need no gradient, and the next one does.
+            with torch.set_grad_enabled(self._with_gradient):
+                self._log_probs = self.logits.log_softmax(1)
+        return self._log_probs
+
+    @property
+    def true_log_prob(self) -> Tensor:
+        """(M,) log probability of the target."""
+        return pick(self.log_probs, self.target)
+
+    def likelihood(self) -> tuple[Tensor, Tensor]:
+        """Return the (M,) cross-entropy without gradient, and its (M, K) gradient by the logits."""
+        gradient = self.log_probs.detach().exp()
+        if self.soft is None:
+            gradient.scatter_add_(1, self.target[:, None], -torch.ones_like(gradient[:, :1]))
+        else:
+            gradient = gradient * self.soft.sum(1, keepdim=True) - self.soft
+        return self.cross_entropy.detach().clone(), gradient
 
     @property
     def cross_entropy(self) -> Tensor:
@@ -114,6 +135,16 @@ class Recorder(nn.Module):
     def columns(self) -> dict[str, float]:
         """End the epoch and return what the run's history says of it, by column."""
         raise NotImplementedError
+
+
+def known_to_hold(condition: Tensor) -> bool:
+    """Whether a condition holds everywhere, as far as looking is free: on the host."""
+    if condition.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    try:
+        return bool(condition.all())
+    except RuntimeError:  # Within vmap there are no values.
+        return False
 
 
 def as_table(values: Tensor) -> Tensor:
@@ -398,7 +429,9 @@ class CalibrationLoss(nn.Module):
             f"rows to leave out must hold ignore_index, which is {self.ignore_index}",
         )
         # Zeros instead of the ignored logits: infinities there would reach the gradient as 0 * inf.
-        table = as_table(logits).masked_fill(~valid[:, None], 0)
+        table = as_table(logits)
+        if not known_to_hold(valid):
+            table = table.masked_fill(~valid[:, None], 0)
         kept = None
         if features is not None and "features" in self.needs:
             check_features(features, target)

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import softplus
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray
+from calibrant.core.errors import InputError
 from calibrant.training.losses.base import DATA_SETS, CalibrationLoss, LossName, Rows
 
 
@@ -62,10 +62,17 @@ def pair_sum(logits: Tensor) -> Tensor:
 
 def with_gradient(logits: Tensor, values: Tensor, gradient: Tensor) -> Tensor:
     """Return (M,) values whose gradient by the logits (M, K) is what it is said to be."""
-    if on_host(logits):
+    if _by_itself(logits):
         return cast(Any, _Given).apply(logits, values, gradient)
     slope = (gradient * logits).sum(1)
     return slope - slope.detach() + values
+
+
+def _by_itself(logits: Tensor) -> bool:
+    """Whether a tensor is plain: neither compiled nor within a transform such as vmap."""
+    if torch.compiler.is_compiling():
+        return False
+    return not cast(Any, torch)._C._functorch.is_functorch_wrapped_tensor(logits)
 
 
 class _Given(torch.autograd.Function):
@@ -73,14 +80,28 @@ class _Given(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, values: Tensor, gradient: Tensor) -> Tensor:
-        ctx.save_for_backward(gradient)
+        ctx.save_for_backward(logits, gradient)
         return values
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor, None, None]:  # pyright: ignore
-        (gradient,) = ctx.saved_tensors
-        return gradient * grad_outputs[0][:, None], None, None
+        logits, gradient = ctx.saved_tensors
+        return cast(Any, _Once).apply(logits, gradient * grad_outputs[0][:, None]), None, None
+
+
+class _Once(torch.autograd.Function):
+    """A gradient that depends on the logits in a way that nobody has computed."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, gradient: Tensor) -> Tensor:
+        return gradient
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        raise InputError(
+            "the gradient of this loss is made along with its value and can't be differentiated "
+            "again, as penalties on gradients want; take cross-entropy or label-smoothing there"
+        )
 
 
 @torch.no_grad()
@@ -265,7 +286,7 @@ class MbLS(CalibrationLoss):
     """Margin-based label smoothing: CE + alpha R, R the gaps to the top logit above a margin.
 
     R = mean over classes of max(0, max z - z_k - margin) (Liu et al. 2022); the gradient flows into
-    the top logit too.
+    the top logit too. It is made along with the value, and has no gradient of its own.
 
     Args:
         alpha: weight of R: 0.1 in the paper, 0.05 for Tiny-ImageNet in FeDLaS.
@@ -294,8 +315,21 @@ class MbLS(CalibrationLoss):
     class_reduction: ClassReduction = argument("mean", choices=get_args(ClassReduction))
 
     def _row_losses(self, rows: Rows) -> Tensor:
-        excess = margin_excess(rows.logits, self.margin, self.class_reduction)
-        return rows.cross_entropy + self.alpha * excess
+        return with_gradient(rows.logits, *self._with_cross_entropy(rows))
+
+    @torch.no_grad()
+    def _with_cross_entropy(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return (M,) losses and their (M, K) gradient, in few passes over the classes."""
+        values, gradient = rows.likelihood()
+        logits = rows.logits.detach()
+        weight = self.alpha / (logits.shape[1] if self.class_reduction == "mean" else 1)
+        top, at = logits.max(1, keepdim=True)
+        excess = (top - logits).sub_(self.margin).relu_()
+        values.add_(excess.sum(1), alpha=weight)
+        forces = excess.sign_()  # the same on each class below the margin
+        gradient.sub_(forces, alpha=weight)
+        gradient.scatter_add_(1, at, weight * forces.sum(1, keepdim=True))
+        return values, gradient
 
 
 @dataclass(eq=False, repr=False)
@@ -306,7 +340,8 @@ class ACLS(CalibrationLoss):
     + negative / (K - 1) * sum over other k of max(0, z_max - z_k - margin)^2].
 
     The first square moves the top logit only, the second the others only (its z_max is a constant).
-    Logits that tie for the top count as top each.
+    Logits that tie for the top count as top each. The gradient is made along with the value, and
+    has no gradient of its own.
 
     Args:
         alpha: weight of both squares.
@@ -341,16 +376,26 @@ class ACLS(CalibrationLoss):
     reference: Literal["raw", "min"] = argument("raw", choices=("raw", "min"))
 
     def _row_losses(self, rows: Rows) -> Tensor:
-        logits, fixed = rows.logits, rows.logits.detach()
-        top = fixed.amax(1, keepdim=True)
-        is_top = fixed == top
-        floor = fixed.amin(1, keepdim=True) if self.reference == "min" else torch.zeros_like(top)
-        above = (logits - floor - self.margin).relu().square()
-        below = (top - logits - self.margin).relu().square()
-        peaks = above.masked_fill(~is_top, 0).sum(1)
-        others = below.masked_fill(is_top, 0).sum(1) / (logits.shape[1] - 1)
-        penalty = self.positive * peaks + self.negative * others
-        return rows.cross_entropy + self.alpha * penalty
+        return with_gradient(rows.logits, *self._with_cross_entropy(rows))
+
+    @torch.no_grad()
+    def _with_cross_entropy(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return (M,) losses and their (M, K) gradient, in few passes over the classes."""
+        values, gradient = rows.likelihood()
+        logits = rows.logits.detach()
+        top = logits.amax(1, keepdim=True)
+        gaps = top - logits
+        is_top = (gaps == 0).to(gaps.dtype)
+        floor = logits.amin(1, keepdim=True) if self.reference == "min" else 0.0
+        peak = (top - floor - self.margin).relu()
+        weight = self.alpha * self.positive
+        values.add_((is_top.sum(1, keepdim=True) * peak.square())[:, 0], alpha=weight)
+        gradient.addcmul_(is_top, peak, value=2 * weight)
+        excess = gaps.sub_(self.margin).relu_()  # of the top itself there is none
+        weight = self.alpha * self.negative / (logits.shape[1] - 1)
+        values.add_(torch.linalg.vector_norm(excess, dim=1).square(), alpha=weight)
+        gradient.sub_(excess, alpha=2 * weight)
+        return values, gradient
 
 
 @dataclass(eq=False, repr=False)

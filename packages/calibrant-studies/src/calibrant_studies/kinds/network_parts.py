@@ -7,15 +7,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
+from calibrant.core.arrays import BoolArray, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.files.atomic import replacing
 from calibrant.metrics.binned import expected_calibration_error
 from calibrant.predictions.rows import softmax
-from calibrant_studies.cells import Cell
+from calibrant_studies import smart_figures
+from calibrant_studies.cells import Cell, CellResults
 from calibrant_studies.inputs import Inputs
 from calibrant_studies.kinds.base import RESAMPLED, Measure, quietly
 from calibrant_studies.kinds.networks import PROGRESS, NetworkKind, at_progress
@@ -23,6 +25,11 @@ from calibrant_studies.networks.plans import NONE, PLAIN_LOSS, plan_of
 from calibrant_studies.networks.sources import Source
 from calibrant_studies.networks.trained import Network, Spent, locked, measured, network_of
 from calibrant_studies.significance import mean_with_interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from calibrant.training.second_stages import MaCCal
 
 _NORM_MEASURES = (
     Measure("confidence", "confidence", 100, 2, "neither", "mean of a tenth of the test images"),
@@ -247,18 +254,7 @@ class Masking(NetworkKind):
         return {measure.name: said[measure.name] for measure in _MASKING_MEASURES}
 
     def _learnt(self, cell: Cell, network: Network, kept: float) -> dict[str, float]:
-        from calibrant.training.second_stages import MaCCal
-
-        rows = network.training_rows()
-        stage = MaCCal(
-            seed=network.plan.seed,
-            epochs=self.setting(cell, "stage_epochs"),
-            adaptation="none",
-            kappa=1.0,
-            initial_retention=kept,
-        )
-        with quietly():
-            stage.fit(rows.features, rows.labels, n_classes=network.test.n_classes)
+        stage = retrained(network, self.setting(cell, "stage_epochs"), kept)
         probs = softmax(np.asarray(stage.logits(network.test.features), np.float64))
         labels = np.asarray(network.test.labels)
         return {
@@ -266,6 +262,106 @@ class Masking(NetworkKind):
             "confidence": float(probs.max(axis=1).mean()),
             "ece": float(expected_calibration_error(probs, labels)),
         }
+
+
+def retrained(network: Network, epochs: int, kept: float) -> MaCCal:
+    """Return a linear head trained for some epochs under masks that keep a share of its weights."""
+    from calibrant.training.second_stages import MaCCal
+
+    rows = network.training_rows()
+    stage = MaCCal(
+        seed=network.plan.seed,
+        epochs=epochs,
+        adaptation="none",
+        kappa=1.0,
+        initial_retention=kept,
+    )
+    with quietly():
+        stage.fit(rows.features, rows.labels, n_classes=network.test.n_classes)
+    return stage
+
+
+# What a head is like before and after it was retrained under masks: how unsure its rows are, how
+# the prototypes of its classes stand to one another, and how its confidences fit.
+
+_PROTOTYPE_MEASURES = (
+    Measure("entropy", "entropy", 1, 3, "neither", "nats, mean of the test images"),
+    Measure("entropy-wrong", "entropy where wrong", 1, 3, "neither", "nats, mean of these images"),
+    Measure("angle", "angle of classes", 1, 1, "neither", "degrees, mean over pairs"),
+    Measure("angle-spread", "spread of the angles", 1, 2, "low", "degrees, over pairs"),
+    Measure("ece", "ECE", 100, 2, "low", "15 equal bins"),
+    Measure("accuracy", "accuracy", 100, 2, "high"),
+)
+_DRAWN_ROWS = 500
+
+
+class Prototypes(NetworkKind):
+    """Look at the network's own head, or at one that was retrained under masks."""
+
+    version: ClassVar[str] = "1"
+    unread: ClassVar[tuple[str, ...]] = (*RESAMPLED, "after", "second_stage", "stage_arguments")
+    defaults: ClassVar[Mapping[str, Any]] = {
+        **NetworkKind.defaults,
+        "masked": 0,  # percent of the connections of a head that is retrained; 0: the own head
+    }
+
+    own_measures: ClassVar[tuple[Measure, ...]] = _PROTOTYPE_MEASURES
+
+    def measuring(self, cell: Cell) -> dict[str, Any]:
+        return self.settings(cell, "masked", "stage_epochs")
+
+    def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
+        test, masked = network.test, self.setting(cell, "masked")
+        if masked:
+            stage = retrained(network, self.setting(cell, "stage_epochs"), 1 - masked / 100)
+            logits = np.asarray(stage.logits(test.features), np.float64)
+            weight = cast(Any, stage.head_)[-1].weight.detach().cpu().numpy()
+        else:
+            if test.head is None:
+                raise InputError(f"{network.plan.name}: its test predictions hold no last layer")
+            logits, weight = np.asarray(test.logits, np.float64), np.asarray(test.head.weight)
+        probs, labels = softmax(logits), np.asarray(test.labels)
+        wrong = probs.argmax(axis=1) != labels
+        entropy = -(probs * np.log(np.maximum(probs, np.finfo(np.float64).tiny))).sum(axis=1)
+        angles = angles_between(weight)
+        pairs = angles[np.triu_indices(len(angles), 1)]
+        values = {
+            "entropy": entropy.mean(),
+            "entropy-wrong": entropy[wrong].mean() if wrong.any() else entropy.mean(),
+            "angle": pairs.mean(),
+            "angle-spread": pairs.std(),
+            "ece": expected_calibration_error(probs, labels),
+            "accuracy": 1 - wrong.mean(),
+        }
+        few = slice(_DRAWN_ROWS)
+        return {
+            "values": {name: {"value": float(value)} for name, value in values.items()},
+            "angles": angles.round(3).tolist(),
+            "curve": _reliability(probs.max(axis=1), ~wrong),
+            "rows": {
+                "logits": logits[few].round(4).tolist(),
+                "labels": labels[few].tolist(),
+                "entropy": entropy[few].round(4).tolist(),
+            },
+        }
+
+    def draw(self, result: CellResults) -> Figure | None:
+        first = [ran for ran in result.ran if ran.cell.seed == result.study.seeds[0]]
+        return smart_figures.prototypes(result, first) if first else None
+
+
+def angles_between(rows: Any) -> FloatArray:
+    """Return (K, K) angles between the rows of a (K, D) matrix, in degrees."""
+    weights = np.asarray(rows, np.float64)
+    unit = weights / np.linalg.norm(weights, axis=1, keepdims=True)
+    return np.degrees(np.arccos(np.clip(unit @ unit.T, -1, 1)))
+
+
+def _reliability(confidence: FloatArray, right: BoolArray, n_bins: int = 15) -> list[list[float]]:
+    """Return mean confidence and accuracy of the bins of equal width that hold rows."""
+    bins = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
+    groups = [bins == number for number in range(n_bins)]
+    return [[float(confidence[g].mean()), float(right[g].mean())] for g in groups if g.any()]
 
 
 # What a method costs: seconds of training, and how many times those of plain cross-entropy.

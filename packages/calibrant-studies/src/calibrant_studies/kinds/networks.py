@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from calibrant._version import __version__
 from calibrant.core.arrays import FloatArray
+from calibrant.core.tables import Table
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.uncertainty import interval
 from calibrant.metrics.detection import auroc, fpr_at_tpr
 from calibrant.predictions.predictions import Predictions
-from calibrant_studies.cells import Cell, cells_of
+from calibrant_studies.cells import Cell, CellResults, Ran, cells_of
 from calibrant_studies.declaration import METHOD, Study
+from calibrant_studies.estimates import FEWEST_SEEDS
 from calibrant_studies.inputs import Inputs
 from calibrant_studies.kinds.base import Kind, Measure, Need, seven_digits
 from calibrant_studies.kinds.posthoc import measured
@@ -32,6 +34,7 @@ from calibrant_studies.networks.sources import (
     source_of,
 )
 from calibrant_studies.networks.trained import CalibratedNetwork, Network, network_of
+from calibrant_studies.significance import paired_or_by_seeds
 
 # Of a training: how far it has come, in percent of its epochs.
 PROGRESS = "progress"
@@ -163,7 +166,63 @@ class Training(NetworkKind):
             "fit_rows": network.validation.n,
             "test_rows": network.test.n,
             "notes": [] if head is None else head.notes,
+            "processor": None if network.spent is None else network.spent.processor,
         }
+
+
+class TrainingsBeside(Training):
+    """Measure as `training` does; show everything beside what one would do anyway, in one table.
+
+    That is the first of those that the study sets its methods against. Seeds that either lacks are
+    left out of a pair.
+    """
+
+    def tables(self, result: CellResults) -> list[tuple[str, Table]]:
+        study = result.study
+        anyway = study.against[0]
+        places: dict[tuple[str, ...], dict[str, dict[int, Ran]]] = {}
+        for ran in result.ran:
+            place = tuple(study.word(key, ran.cell.at) for key in study.rows if key != METHOD)
+            of_method = places.setdefault(place, {}).setdefault(ran.cell.at[METHOD], {})
+            of_method[ran.cell.seed] = ran
+        rows = [
+            [*place, study.value(METHOD, name).label, *self._row(study, ours, group[anyway])]
+            for place, group in places.items()
+            if anyway in group
+            for name, ours in group.items()
+        ]
+        titles = [self.measures[name].title for name in study.metrics]
+        of_metrics = [word for title in titles for word in (title, "less one temperature")]
+        head = [*(key for key in study.rows), "seeds", *of_metrics, "times the processor's seconds"]
+        notes = (
+            "Less one temperature: paired differences, same seeds and test images, with 95 % "
+            "intervals; * where the interval leaves out 0; undecided with fewer than "
+            f"{FEWEST_SEEDS} seeds."
+        )
+        return [("In one table", Table(head, rows, notes=notes, labels=len(study.rows)))]
+
+    def _row(self, study: Study, ours: Mapping[int, Ran], theirs: Mapping[int, Ran]) -> list[str]:
+        both = sorted(ours.keys() & theirs.keys())
+        results = [[of[seed].result for seed in both] for of in (ours, theirs)]
+        cells = [str(len(both))]
+        for name in study.metrics:
+            measure = self.measures[name]
+            values = [result["values"][name]["value"] for result in results[0]]
+            cells.append(measure.show(float(np.mean(values))) if both else "")
+            same = not both or results[0] == results[1]
+            cells.append("" if same else _apart(measure, results, name))
+        seconds = [[result.get("processor") for result in of] for of in results]
+        known = both and None not in (*seconds[0], *seconds[1])
+        return [*cells, f"{sum(seconds[0]) / sum(seconds[1]):.1f}" if known else ""]
+
+
+def _apart(measure: Measure, results: Sequence[Sequence[Any]], name: str) -> str:
+    found = paired_or_by_seeds(results[0], results[1], name)
+    value = f"{measure.scale * found.value:+.{measure.digits}f}"
+    if len(results[0]) < FEWEST_SEEDS:
+        return f"{value}, undecided"
+    ends = " to ".join(f"{measure.scale * end:+.{measure.digits}f}" for end in found[1:])
+    return f"{value} ({ends}){'*' if found.clear else ''}"
 
 
 # How honest a network stays on corrupted test images, severity by severity.

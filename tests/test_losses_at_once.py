@@ -12,7 +12,13 @@ torch = pytest.importorskip("torch")
 from torch import Tensor  # noqa: E402
 
 from calibrant.core.errors import InputError  # noqa: E402
-from calibrant.training.losses import ACLS, MMCE, LabelSmoothing, MbLS  # noqa: E402
+from calibrant.training.losses import (  # noqa: E402
+    ACLS,
+    MMCE,
+    LabelSmoothing,
+    MbLS,
+    margins,
+)
 
 CLASSES = 7
 
@@ -45,9 +51,13 @@ CASES: list[tuple[Callable[[], Any], Callable[[Tensor, Tensor, Any], Tensor]]] =
 ]
 
 
+@pytest.mark.parametrize("at_once", [1 << 20, 3 * CLASSES])  # all rows, or three at a time
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize(("make", "formula"), CASES)
-def test_values_and_gradients_are_those_of_the_formula(make: Any, formula: Any, soft: bool) -> None:
+def test_values_and_gradients_are_those_of_the_formula(
+    make: Any, formula: Any, soft: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(margins, "_AT_ONCE", at_once)
     draw = torch.Generator().manual_seed(0)
     logits = 4 * torch.randn(9, CLASSES, generator=draw, dtype=torch.float64)
     weights = torch.rand(9, generator=draw, dtype=torch.float64)

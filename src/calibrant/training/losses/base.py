@@ -73,6 +73,11 @@ class Rows:
         """(M,) log probability of the target."""
         return pick(self.log_probs, self.target)
 
+    def part(self, at: slice) -> Rows:
+        """Return some of the rows, without features and positions."""
+        soft = None if self.soft is None else self.soft[at]
+        return Rows(self.logits[at], self.target[at], self.valid[at], soft=soft)
+
     def likelihood(self) -> tuple[Tensor, Tensor]:
         """Return the (M,) cross-entropy without gradient, and its (M, K) gradient by the logits."""
         gradient = self.log_probs.detach().exp()

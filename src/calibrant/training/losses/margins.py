@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt, log
@@ -66,6 +66,24 @@ def with_gradient(logits: Tensor, values: Tensor, gradient: Tensor) -> Tensor:
         return cast(Any, _Given).apply(logits, values, gradient)
     slope = (gradient * logits).sum(1)
     return slope - slope.detach() + values
+
+
+def made_at_once(rows: Rows, make: Callable[[Rows], tuple[Tensor, Tensor]]) -> Tensor:
+    """Return the (M,) losses of rows, with their gradient made along with them.
+
+    Args:
+        rows: M of them; as many at a time as a processor's cache takes.
+        make: gives losses and their gradient by the logits, of any of the rows.
+    """
+    logits = rows.logits
+    step = max(1, _AT_ONCE // logits.shape[1])
+    if len(logits) <= step or not on_host(logits):
+        return with_gradient(logits, *make(rows))
+    values, gradient = logits.new_empty(len(logits)), torch.empty_like(logits)
+    for start in range(0, len(logits), step):
+        at = slice(start, start + step)
+        values[at], gradient[at] = make(rows.part(at))
+    return with_gradient(logits, values, gradient)
 
 
 def _by_itself(logits: Tensor) -> bool:
@@ -315,7 +333,7 @@ class MbLS(CalibrationLoss):
     class_reduction: ClassReduction = argument("mean", choices=get_args(ClassReduction))
 
     def _row_losses(self, rows: Rows) -> Tensor:
-        return with_gradient(rows.logits, *self._with_cross_entropy(rows))
+        return made_at_once(rows, self._with_cross_entropy)
 
     @torch.no_grad()
     def _with_cross_entropy(self, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -376,7 +394,7 @@ class ACLS(CalibrationLoss):
     reference: Literal["raw", "min"] = argument("raw", choices=("raw", "min"))
 
     def _row_losses(self, rows: Rows) -> Tensor:
-        return with_gradient(rows.logits, *self._with_cross_entropy(rows))
+        return made_at_once(rows, self._with_cross_entropy)
 
     @torch.no_grad()
     def _with_cross_entropy(self, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -393,7 +411,7 @@ class ACLS(CalibrationLoss):
         gradient.addcmul_(is_top, peak, value=2 * weight)
         excess = gaps.sub_(self.margin).relu_()  # of the top itself there is none
         weight = self.alpha * self.negative / (logits.shape[1] - 1)
-        values.add_(torch.linalg.vector_norm(excess, dim=1).square(), alpha=weight)
+        values.add_(torch.einsum("nk,nk->n", excess, excess), alpha=weight)
         gradient.sub_(excess, alpha=2 * weight)
         return values, gradient
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from math import isnan, nan
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -211,9 +212,9 @@ class TrainingsBeside(Training):
             cells.append(measure.show(float(np.mean(values))) if both else "")
             same = not both or results[0] == results[1]
             cells.append("" if same else _apart(measure, results, name))
-        seconds = [[result.get("processor") for result in of] for of in results]
-        known = both and None not in (*seconds[0], *seconds[1])
-        return [*cells, f"{sum(seconds[0]) / sum(seconds[1]):.1f}" if known else ""]
+        seconds = [float(result.get("processor") or nan) for of in results for result in of]
+        ratio = sum(seconds[: len(both)]) / sum(seconds[len(both) :]) if both else nan
+        return [*cells, "" if isnan(ratio) else f"{ratio:.1f}"]
 
 
 def _apart(measure: Measure, results: Sequence[Sequence[Any]], name: str) -> str:

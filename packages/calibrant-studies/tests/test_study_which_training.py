@@ -1,0 +1,71 @@
+"""The table of trainings beside one temperature: what was kept, and ensembles made here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import calibrant as cb
+import calibrant_studies as studies
+from calibrant_studies.cells import cells_of
+from calibrant_studies.kinds import kind_named
+from calibrant_studies.networks.plans import plan_of
+
+pytest.importorskip("torch")
+pytest.importorskip("lightning")
+
+ROOT = Path(__file__).parents[3]
+ONE = cb.Engine(workers=1)
+
+
+def in_one_table(result: studies.StudyResult) -> list[list[str]]:
+    ((_, table),) = kind_named("trainings-beside").tables(result)
+    return [list(row) for row in table.rows]
+
+
+def test_what_was_kept_of_six_seeds_is_paired_where_both_have_them(tmp_path: Path) -> None:
+    result = studies.run(
+        "which-training",
+        data=str(ROOT / "docs/results/losses.json"),
+        only={"network": ["resnet8"], "method": ["temperature", "focal", "label-smoothing"]},
+        seeds=range(6),
+        out=tmp_path,
+        engine=ONE,
+    )
+    rows = {row[1]: row for row in in_one_table(result)}
+    assert rows["cross-entropy, one temperature"][2:5] == ["6", "0.4242", ""]
+    assert rows["focal"][2] == "3"  # of the six seeds it has three
+    nll = {
+        (ran.cell.at["method"], ran.cell.seed): ran.result["values"]["nll"]["value"]
+        for ran in result.ran
+    }
+    apart = [nll["label-smoothing", seed] - nll["temperature", seed] for seed in range(6)]
+    reach = 2.5706 * np.std(apart, ddof=1) / np.sqrt(6)  # Student's t
+    mean = float(np.mean(apart))
+    text = f"{mean:+.4f} ({mean - reach:+.4f} to {mean + reach:+.4f})*"
+    assert rows["label smoothing"][4] == text
+
+
+def test_one_seed_is_undecided_and_an_ensemble_costs_what_its_members_do(tmp_path: Path) -> None:
+    result = studies.run("which-training", small=True, out=tmp_path, engine=ONE)
+    rows = {row[1]: row for row in in_one_table(result)}
+    assert rows["mixup"][2] == "1"
+    assert rows["mixup"][4].endswith(", undecided")
+    assert rows["cross-entropy, one temperature"][9] == "1.0"
+    assert float(rows["three networks"][9]) > 2
+    # Its members are networks of their own, of which cross-entropy's is one.
+    assert len([place for place in (tmp_path / "work").glob("run-*") if place.suffix == ""]) == 4
+
+
+def test_members_have_the_seeds_that_calibrant_train_gives_them() -> None:
+    from calibrant.training.run import RunSettings
+
+    study = studies.study_named("which-training")
+    cells = [cell for cell in cells_of(study) if cell.at["method"] == "ensemble"]
+    for cell in cells:
+        plan = plan_of(cell)
+        alone = RunSettings("x", members=3, seed=cell.seed).of_members()
+        assert [member.seed for member in plan.members] == [each.seed for each in alone]
+        assert all("members" not in member.run for member in plan.members)

@@ -7,10 +7,10 @@ import shutil
 import warnings
 from functools import cache
 
-import array_api_compat.numpy as xnp
 import numpy as np
 import pytest
 
+from calibrant.core import numpy_namespace as xnp
 from calibrant.core.errors import CalibrationWarning, NotApplicableError
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import METHODS, make_calibrator

@@ -9,10 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import calibrant
 from calibrant.core.lazy import stub_names
+from calibrant.files import write_predictions
+from calibrant.sample import load_sample
 
 HEAVY = [
     "torch",
@@ -64,6 +67,29 @@ def test_fitting_a_temperature_loads_no_torch():
         "[0, 1, 1] * 3)\nfitted.predict_proba([[1.0, 2.0]])"
     )
     assert not {"torch", "matplotlib", "plotly", "sklearn"} & set(loaded)
+
+
+def loaded_by(words: list[str], where: Path, names: list[str]) -> list[str]:
+    program = (
+        f"import atexit, json, sys; sys.argv = {['calibrant', *words]!r}\n"
+        f"said = lambda: print(json.dumps([n for n in {names!r} if n in sys.modules]))\n"
+        "atexit.register(said)\n"
+        "from calibrant.cli import main\nmain()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=where
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_version_is_said_without_numpy(tmp_path):
+    assert loaded_by(["--version"], tmp_path, ["numpy", "importlib.metadata", "typer"]) == ["typer"]
+
+
+def test_measuring_logits_loads_neither_scipy_nor_what_numpy_seldom_needs(tmp_path):
+    write_predictions(load_sample("test").take(np.arange(300)), tmp_path / "sample.npz")
+    names = ["numpy", "scipy", "numpy.f2py", "numpy.testing", "array_api_compat.numpy"]
+    assert loaded_by(["measure", "sample.npz"], tmp_path, names) == ["numpy"]
 
 
 def test_every_public_name_is_there():

@@ -24,7 +24,8 @@ from calibrant.core.errors import (
     SharedRowsWarning,
 )
 from calibrant.files import ReadOptions, read_predictions
-from calibrant.predictions.plausibility import Look, look, shared_rows
+from calibrant.predictions.copied_rows import shared_rows
+from calibrant.predictions.plausibility import Look, look
 
 ONE = cb.Engine(workers=1)
 

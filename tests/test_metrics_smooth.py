@@ -18,7 +18,13 @@ from calibrant.metrics.bins import logit
 from calibrant.metrics.cox import calibration_in_the_large, calibration_slope_intercept
 from calibrant.metrics.density import kde_ece
 from calibrant.metrics.gaps import ks_error
-from calibrant.metrics.kernel import RESAMPLING_CELLS, STEPS, smece_of_curves, smooth_ece
+from calibrant.metrics.kernel import (
+    RESAMPLING_CELLS,
+    STEPS,
+    CosineTransform,
+    smece_of_curves,
+    smooth_ece,
+)
 from calibrant.metrics.maximum_mean import mmce
 from calibrant.metrics.resampling import draw_rows, resampled
 from calibrant.metrics.smooth import smce_of_curves, smooth_calibration_error
@@ -348,3 +354,18 @@ def test_order_and_dtype_of_rows_do_not_matter(metric: object):
     labels = np.where(a, said, ~said).astype(int)
     top = metric(np.maximum(c, 1 - c), a, kind="confidence")
     assert metric(p, labels) == pytest.approx(top, abs=1e-9)
+
+
+@pytest.mark.parametrize("cells", [2, 8, 256])
+def test_the_cosine_transform_is_the_sum_of_cosines_and_goes_back(cells):
+    rng = np.random.default_rng(cells)
+    rows, places = rng.normal(size=(3, cells)), np.arange(cells)
+    cosines = np.cos(np.pi * np.outer(places + 0.5, places) / cells)
+    transform = CosineTransform.of(cells)
+    spectrum = transform.forwards(rows)
+    assert np.allclose(spectrum, rows @ cosines, rtol=0, atol=1e-12)
+    for kept in {1, 2, cells // 2, cells // 2 + 1, cells - 1, cells}:
+        back = np.empty_like(rows)
+        back[:, transform.order] = transform.backwards(spectrum[:, :kept])
+        lower = np.where(places < kept, spectrum, 0.0)
+        assert np.allclose(transform.forwards(back), lower, rtol=0, atol=1e-12)

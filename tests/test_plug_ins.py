@@ -214,7 +214,7 @@ def test_what_is_no_command_is_left_out(install_plug_ins, run):
 
 
 def test_studies_say_in_which_package_they_are(monkeypatch, run):
-    monkeypatch.setattr("calibrant.core.plug_ins.entry_points", lambda group: [])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [])
     forget_plug_ins()
     code, out, err = run("study", "list")
     forget_plug_ins()
@@ -230,9 +230,9 @@ def test_built_in_commands_look_for_no_plug_in(words, tmp_path):
     write_predictions(load_sample("test").take(np.arange(300)), tmp_path / "sample.npz")
     program = (
         f"import sys; sys.argv = {['calibrant', *words]}\n"
-        "from calibrant.core import plug_ins\n"
+        "from importlib import metadata\n"
         "def fail(group): raise AssertionError(group)\n"
-        "plug_ins.entry_points = fail\n"
+        "metadata.entry_points = fail\n"
         "from calibrant.cli import main\nmain()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, cwd=tmp_path)

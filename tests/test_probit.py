@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import warnings
 
-import array_api_compat.numpy as xnp
 import numpy as np
 import pytest
 from vote_integrals import direct_shares, share_of, shares
 
+from calibrant.core import numpy_namespace as xnp
 from calibrant.core.errors import CalibrationWarning
 from calibrant.metrics.proper import negative_log_likelihood
 from calibrant.posthoc.confidence.top_rest import TopRestScaling

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import array_api_compat.numpy as xnp
 import numpy as np
 from scipy.special import log_ndtr
 
+from calibrant.core import numpy_namespace as xnp
 from calibrant.posthoc.noise import step_for, vote_share, vote_shares, vote_tables
 
 LOWEST, HIGHEST = -9.0, 12.0

@@ -11,7 +11,6 @@ from typer.main import get_command
 
 from calibrant._version import __version__
 from calibrant.cli.help import Command, Group
-from calibrant.cli.options import flattened
 from calibrant.core.arguments import unknown
 from calibrant.core.errors import InputError
 from calibrant.core.plug_ins import plugged_in
@@ -88,6 +87,8 @@ def command_of(name: str, found: Any) -> Any:
     if not isinstance(found, typer.Typer):
         if not callable(found):
             raise TypeError("it is neither a function nor a typer.Typer")
+        from calibrant.cli.options import flattened
+
         function: Any = found
         found = typer.Typer(add_completion=False)
         found.command(name, cls=Command, context_settings=SETTINGS)(flattened(function))

@@ -11,15 +11,8 @@ import numpy as np
 import typer
 
 from calibrant.cli.completion import all_methods, complete_methods, complete_metric
-from calibrant.cli.help import ends_with
-from calibrant.cli.options import (
-    OUTPUT,
-    DrawOptions,
-    EngineOptions,
-    OutputOptions,
-    PageOptions,
-    option,
-)
+from calibrant.cli.help import OUTPUT, ends_with
+from calibrant.cli.options import DrawOptions, EngineOptions, OutputOptions, PageOptions, option
 from calibrant.cli.output import as_json, check_outputs, emit, write_text
 from calibrant.cli.sources import Source, watching
 from calibrant.core.errors import InputError

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 import typer
 
 from calibrant.cli.completion import complete_method
-from calibrant.cli.options import INTERVALS, OUTPUT, Files, OutputOptions, option
+from calibrant.cli.help import INTERVALS, OUTPUT
+from calibrant.cli.options import Files, OutputOptions, option
 from calibrant.cli.output import check_outputs, emit
 from calibrant.cli.sources import Source
 from calibrant.core.errors import InputError

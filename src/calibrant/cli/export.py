@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, cast
 
 import typer
 
-from calibrant.cli.options import OUTPUT, OutputOptions, option
+from calibrant.cli.help import OUTPUT
+from calibrant.cli.options import OutputOptions, option
 from calibrant.cli.output import check_outputs, emit
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted, names_in

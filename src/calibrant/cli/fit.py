@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from calibrant.cli.completion import all_methods
-from calibrant.cli.help import ends_with
-from calibrant.cli.options import (
-    MANY,
-    OUTPUT,
-    EngineOptions,
-    Files,
-    MethodOptions,
-    OutputOptions,
-    option,
-)
+from calibrant.cli.help import MANY, OUTPUT, ends_with
+from calibrant.cli.options import EngineOptions, Files, MethodOptions, OutputOptions, option
 from calibrant.cli.output import check_outputs, emit
 from calibrant.cli.sources import Source, watching
 from calibrant.core.errors import InputError

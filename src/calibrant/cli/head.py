@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from calibrant.cli.options import OUTPUT, READING, OutputOptions, option
+from calibrant.cli.help import OUTPUT, READING
+from calibrant.cli.options import OutputOptions, option
 from calibrant.cli.output import check_outputs, emit, progress
 from calibrant.core.arguments import parse_settings
 from calibrant.core.errors import InputError

@@ -14,10 +14,14 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from calibrant.cli.options import OWN, PANELS
 from calibrant.cli.terminal import BOLD, coloured, has_colours
 from calibrant.core.text import TERMINAL_WIDTH, wrap
 
+# Panels of a help text, in their order; the rare ones come last.
+OWN, INTERVALS, OUTPUT = "Options", "Intervals", "Output"
+READING, ROWS, MANY = "Reading the file", "Binary, tokens, many labels", "Many files"
+LOGS = "Logs of language models"
+PANELS = (OWN, INTERVALS, OUTPUT, READING, LOGS, ROWS, MANY)
 # Where the second of two columns begins: beside options, and beside commands.
 INDENT, OF_COMMANDS = 24, 12
 

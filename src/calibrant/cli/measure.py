@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from calibrant.cli.completion import all_metrics, complete_group
-from calibrant.cli.help import ends_with
+from calibrant.cli.help import MANY, ends_with
 from calibrant.cli.options import (
-    MANY,
     DrawOptions,
     EngineOptions,
     File,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calibrant.cli.options import OUTPUT, ReportOptions, option
+from calibrant.cli.help import OUTPUT
+from calibrant.cli.options import ReportOptions, option
 from calibrant.cli.output import check_outputs, emit
 from calibrant.core.errors import InputError
 from calibrant.core.text import wrap

@@ -29,17 +29,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import typer
 
 from calibrant.cli.completion import complete_method, complete_metrics
+from calibrant.cli.help import INTERVALS, MANY, OUTPUT, OWN
 from calibrant.cli.output import shown_as
 from calibrant.core.errors import InputError
 from calibrant.core.temporaries import temporary_beside
 from calibrant.files.formats import FORMATS
 from calibrant.files.options import FormatName, ReadOptions
-
-# Panels of a help text, in their order; the rare ones come last.
-OWN, INTERVALS, OUTPUT = "Options", "Intervals", "Output"
-READING, ROWS, MANY = "Reading the file", "Binary, tokens, many labels", "Many files"
-LOGS = "Logs of language models"
-PANELS = (OWN, INTERVALS, OUTPUT, READING, LOGS, ROWS, MANY)
 
 # What options were called once, and what they are called now; filled as commands are made.
 RENAMED: dict[str, str] = {}

@@ -14,7 +14,6 @@ from typing import Any
 from calibrant.cli.terminal import finish_output, painted, painted_sentence
 from calibrant.core.errors import CalibrantError, CalibrationWarning, InputError, PlugInWarning
 from calibrant.core.text import on_one_line, strict_json
-from calibrant.files.atomic import replacing, target_of
 
 # What files are called in all that is printed, by their paths.
 _called: dict[str, str] = {}
@@ -67,6 +66,8 @@ def write_text(path: str | Path, text: str) -> None:
     if Path(path).exists() and not Path(path).is_file():
         Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
         return
+    from calibrant.files.atomic import replacing
+
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
@@ -207,6 +208,8 @@ def check_outputs(
     Raises:
         InputError: an output would replace an input or another output, or its folder isn't there.
     """
+    from calibrant.files.atomic import target_of
+
     taken = {Path(path).resolve(): "is read by this command" for path in inputs if path is not None}
     for path in outputs:
         if path is None or path == "-":

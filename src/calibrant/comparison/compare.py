@@ -48,8 +48,9 @@ from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.state import learns_each_class
 from calibrant.posthoc.temperature.by_margin import margin_temperature
 from calibrant.posthoc.temperature.scaling import RowTemperature
+from calibrant.predictions.copied_rows import shared_rows
 from calibrant.predictions.names import listed
-from calibrant.predictions.plausibility import looked_at, shared_rows
+from calibrant.predictions.plausibility import looked_at
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_rows
 from calibrant.scale.engines import Engine

@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeGuard, TypeVar, cast
 
 import array_api_compat
-import array_api_compat.numpy
 import numpy as np
 from array_api_compat import array_namespace, is_torch_array
 from numpy.typing import NDArray
 
+from calibrant.core import numpy_namespace as xnp
 from calibrant.core.errors import PredictionsError
 from calibrant.core.threads import one_blas_thread, worker_count
 
@@ -77,7 +77,7 @@ def device_of(array: Array) -> Any:
 def namespace(array: Array) -> Any:
     """Return the array-API namespace of `array`."""
     if is_numpy(array):  # the general look-up costs as much as a chunk's arithmetic
-        return array_api_compat.numpy
+        return xnp
     return array_namespace(array)
 
 

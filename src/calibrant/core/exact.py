@@ -7,6 +7,7 @@ number is a whole multiple of a unit that is fixed beforehand, and whole numbers
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,12 +71,22 @@ def mixed(numbers: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
 
     The same number and seed give the same bits on every machine, whoever asks and in what order.
     """
-    start = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
+    start = _start_of(seed)
     with np.errstate(over="ignore"):
-        z = (numbers ^ start) * np.uint64(0x9E3779B97F4A7C15) + start
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
+        z = numbers ^ start
+        z *= np.uint64(0x9E3779B97F4A7C15)
+        z += start
+        z ^= z >> np.uint64(30)
+        z *= np.uint64(0xBF58476D1CE4E5B9)
+        z ^= z >> np.uint64(27)
+        z *= np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+        return z
+
+
+@cache
+def _start_of(seed: int) -> np.uint64:
+    return np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
 
 
 # Numbers are rounded to multiples of 2^-44 where sums of single digits less will do.

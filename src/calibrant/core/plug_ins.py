@@ -14,7 +14,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any, TypeVar, cast
 
 from calibrant.core.errors import PlugInWarning
@@ -44,6 +43,8 @@ def plugged_in(
 def _loaded(
     group: str, what: str, check: Callable[[str, Any], object], taken: tuple[str, ...]
 ) -> Mapping[str, object]:
+    from importlib.metadata import entry_points
+
     found: dict[str, object] = {}
     for point in sorted(entry_points(group=group), key=lambda point: (point.name, point.value)):
         try:

@@ -12,10 +12,10 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import array_api_compat.numpy as xnp
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, to_numpy
 from calibrant.core.errors import InputError
 from calibrant.core.tables import Table

@@ -1,18 +1,17 @@
 """Residual curves of many resamples, or of many honest outcomes, known at breakpoints only.
 
-Sums over the stretches between breakpoints are a product of a sparse matrix, which holds the rows'
-residuals, with how often each row was drawn, a resample a column. That takes one multiplication and
-one addition for each row of each resample; neither do rows have to be put in order, nor are running
-sums of all of them written down. Rows without weights are in whole numbers (`InUnits`), so that the
-sums are exact and the same as running ones.
+Sums over the stretches between breakpoints are products of small matrices, which hold the residuals
+of neighbouring rows, with how often each of them was drawn, a resample a column; no running sums of
+all rows are written down. Rows without weights are in whole numbers (`InUnits`), so that the sums
+are exact and the same as running ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,9 @@ from calibrant.evaluation.resampled_curves import DrawnCurve
 from calibrant.metrics.breakpoints import Breakpoints, DenseBreakpoints
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 
-# Resamples whose sums are made at once: so few that what is drawn stays in the cache.
-COLUMNS = 64
+# Stretches whose sums are made at once, so few that the times their rows were drawn stay in the
+# cache.
+STRETCHES = 8
 ROUNDING = 1e-12
 
 
@@ -70,20 +70,19 @@ class Resampling:
             in the caller's arrays.
         residual: (N,) c - a of each, with its weight, in units.
         unit: how many of them are 1.
-        adding: (P, G) sparse, what each adds to the residual of each stretch.
-        counting: (P, G) sparse, what it adds to how many rows each stretch has.
-        others: (M, G) what it adds to sums of other numbers.
-        total: (G,) what it adds to how many rows there are; None if that is always N.
+        weight: (N,) how much each counts.
+        alike: whether every resample counts N rows.
+        others: (M, N) what each adds to sums of other numbers, the last of which is how many rows
+            there are, unless that is always N.
     """
 
     rows: TopLabel
     columns: IntArray
     residual: FloatArray
     unit: float
-    adding: Any
-    counting: Any
+    weight: FloatArray
+    alike: bool
     others: FloatArray
-    total: FloatArray | None
 
     @classmethod
     def of_rows(
@@ -101,27 +100,16 @@ class Resampling:
             number: G, how many clusters there are, or N.
             means: (N,) other numbers of each sorted row, whose means are wanted.
         """
-        from scipy.sparse import csr_matrix
-
         if rows.weight is None:
             unit, weight = float(rows.in_units.unit), np.ones(rows.n)
             residual = (rows.in_units.confidence - rows.in_units.correct).astype(np.float64)
-            # Whole numbers of few bytes are added up quicker.
-            whole = np.uint16 if rows.n < 1 << 16 else np.uint32
         else:
-            unit, weight, whole = 1.0, rows.weight, np.float64
+            unit, weight = 1.0, rows.weight
             residual = weight * (rows.confidence - rows.correct)
-        shape = (rows.dense_breakpoints.stretches, number)
-        adding, counting = (
-            csr_matrix((values, columns, rows.dense_breakpoints.positions), shape=shape)
-            for values in (residual, weight.astype(whole))
-        )
-        others = np.empty((len(means), number))
-        for found, each in zip(others, means, strict=True):
-            found[:] = np.bincount(columns, weight * each, number)
         alike = rows.weight is None and number == rows.n
-        total = None if alike else np.bincount(columns, weight, number).astype(np.float64)
-        return cls(rows, columns, residual, unit, adding, counting, others, total)
+        others = [weight * each for each in means] + ([] if alike else [weight])
+        stacked = np.array(others).reshape(len(others), rows.n)
+        return cls(rows, columns, residual, unit, weight, alike, stacked)
 
     def curves(self, drawn: NDArray[Any], *, residuals: bool = True) -> ResampledAtBreakpoints:
         """Return the curves of (G, R) numbers of times that each row or cluster was drawn.
@@ -130,29 +118,92 @@ class Resampling:
             drawn: see above.
             residuals: whether anybody wants more than the means.
         """
-        resamples, stretches = drawn.shape[1], self.adding.shape[0] if residuals else 0
-        sums = np.empty((stretches, resamples))
-        means = np.empty((len(self.others), resamples))
-        total = np.full(resamples, float(self.rows.n))
-        step = -(-resamples // -(-resamples // COLUMNS))
-        often = np.empty((drawn.shape[0], step))
-        for start in range(0, resamples, step):
-            part = slice(start, start + step)
-            if resamples - start < step:
-                often = np.empty((drawn.shape[0], resamples - start))
-            often[:] = drawn[:, part]
-            if stretches:
-                sums[:, part] = self.adding @ often
-            for mean, each in zip(means, self.others, strict=True):
-                # A BLAS is quicker with these one by one than with a matrix of so few rows; and
-                # `dot` lets go of the lock, which `matmul` holds.
-                mean[part] = np.dot(each, often)
-            if self.total is not None:
-                total[part] = self.total @ often
+        resamples, stretches = drawn.shape[1], self.rows.dense_breakpoints.stretches
+        sums = np.empty((stretches if residuals else 0, resamples))
+        others = np.zeros((len(self.others), resamples))
+        for block, found in _products(
+            self.adding, drawn, lambda block: 0 if residuals else block.size
+        ):
+            if residuals:
+                sums[block.first : block.first + block.size] = found[: block.size]
+            others += found[len(found) - len(others) :]
+        means, total = others, np.full(resamples, float(self.rows.n))
+        if not self.alike:
+            means, total = others[:-1], others[-1]
         means /= total
         running = running_columns(sums)
         running *= 1 / self.unit
         return ResampledAtBreakpoints(self, drawn, running, total, means)
+
+    def numbers_of_rows(self, drawn: NDArray[Any]) -> FloatArray:
+        """Return (P, R) how many rows each stretch has in each resample, with their weights."""
+        found = np.empty((self.rows.dense_breakpoints.stretches, drawn.shape[1]))
+        for block, numbers in _products(self.counting, drawn):
+            found[block.first : block.first + block.size] = numbers
+        return found
+
+    @cached_property
+    def adding(self) -> list[Block]:
+        """What makes sums of residuals within each stretch, and of `others` over all rows."""
+        return list(self._blocks(self.residual, self.others))
+
+    @cached_property
+    def counting(self) -> list[Block]:
+        """What makes numbers of rows within each stretch."""
+        # Numbers of single precision serve whole ones as well, and take half the time.
+        exact = np.float32 if self.rows.weight is None else np.float64
+        return list(self._blocks(self.weight.astype(exact), self.others[:0]))
+
+    def _blocks(self, values: NDArray[Any], others: FloatArray) -> Iterator[Block]:
+        positions = self.rows.dense_breakpoints.positions
+        for first in range(0, len(positions) - 1, STRETCHES):
+            ends = positions[first : first + STRETCHES + 1]
+            widths, rows = np.diff(ends), slice(ends[0], ends[-1])
+            matrix = np.zeros((len(widths) + len(others), int(widths.sum())), dtype=values.dtype)
+            row = np.repeat(np.arange(len(widths)), widths)
+            matrix[row, np.arange(len(row))] = values[rows]
+            matrix[len(widths) :] = others[:, rows]
+            yield Block(first, len(widths), self.columns[rows], matrix)
+
+
+class Block(NamedTuple):
+    """Some stretches side by side, and what each of their rows adds to which sum.
+
+    A product with such a matrix takes less time than a sum within each stretch, though most of it
+    is zeros.
+
+    Attributes:
+        first: the first of the stretches.
+        size: how many they are.
+        columns: (n,) which of what is drawn their rows belong to.
+        matrix: (size + M, n) what they add to the sum of each stretch, and to M other ones.
+    """
+
+    first: int
+    size: int
+    columns: IntArray
+    matrix: NDArray[Any]
+
+
+def _products(
+    blocks: Sequence[Block], drawn: NDArray[Any], without: Callable[[Block], int] = lambda _: 0
+) -> Iterator[tuple[Block, NDArray[Any]]]:
+    """Yield each block with its sums of (G, R) numbers of times that rows were drawn.
+
+    Args:
+        blocks: of which to make sums.
+        drawn: see above.
+        without: how many of the first sums of a block nobody wants.
+    """
+    # Written over again and again: fresh memory would take as long as the products.
+    size = max(len(block.columns) for block in blocks), drawn.shape[1]
+    times, often = np.empty(size, drawn.dtype), np.empty(size, blocks[0].matrix.dtype)
+    for block in blocks:
+        n = len(block.columns)
+        drawn.take(block.columns, axis=0, out=times[:n], mode="clip")
+        often[:n] = times[:n]
+        # `dot` lets go of the lock, which `matmul` holds.
+        yield block, np.dot(block.matrix[without(block) :], often[:n])
 
 
 class ResampledAtBreakpoints(CurvesAtBreakpoints):
@@ -194,8 +245,7 @@ class ResampledAtBreakpoints(CurvesAtBreakpoints):
     @cached_property
     def counts(self) -> FloatArray:
         """(P + 1, R) how many rows there are before each breakpoint."""
-        counting = self.resampling.counting
-        return running_columns(counting @ self.drawn.astype(counting.dtype))
+        return running_columns(self.resampling.numbers_of_rows(self.drawn))
 
     def shrink_gaps(self) -> None:
         """Draw small gaps towards 0, in place: see `ShrunkGaps`."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-import array_api_compat.numpy as xnp
 import numpy as np
 
+from calibrant.core import numpy_namespace as xnp
 from calibrant.export.traced import (
     Shape,
     Traced,

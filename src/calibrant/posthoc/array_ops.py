@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, cast
 
-import array_api_compat.numpy
 import numpy as np
 
+from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arrays import Array, row_sums
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY
 
@@ -27,7 +27,7 @@ def top(xp: Any, rows: Array) -> tuple[Array, Array]:
 
     Of tied entries the first is taken.
     """
-    if xp is not array_api_compat.numpy:
+    if xp is not xnp:
         index = xp.argmax(rows, axis=1, keepdims=True)
         return index, xp.max(rows, axis=1, keepdims=True)
     # NumPy finds where the maximum of a short row is in half the time that it takes for what it is.
@@ -37,14 +37,14 @@ def top(xp: Any, rows: Array) -> tuple[Array, Array]:
 
 def largest(xp: Any, rows: Array) -> Array:
     """Return the (n, 1) largest entries of (n, K) rows."""
-    if xp is not array_api_compat.numpy:
+    if xp is not xnp:
         return xp.max(rows, axis=1, keepdims=True)
     return top(xp, rows)[1]
 
 
 def replaced(xp: Any, rows: Array, index: Array, values: Array | float) -> Array:
     """Return a copy of (n, K) rows with (n, 1) `values`, or one, at their (n, 1) `index`."""
-    if xp is not array_api_compat.numpy:
+    if xp is not xnp:
         new = xp.full_like(rows[:, :1], values) if isinstance(values, (int, float)) else values
         return xp.where(columns(xp, rows) == index, new, rows)
     # Writing n entries takes a fifth of the time of comparing and choosing n K of them.
@@ -57,12 +57,12 @@ def replaced(xp: Any, rows: Array, index: Array, values: Array | float) -> Array
 
 def exp_of(xp: Any, own: Array) -> Array:
     """Return the exponentials of an array that nobody else will read: NumPy's is written over."""
-    return np.exp(own, out=own) if xp is array_api_compat.numpy else xp.exp(own)
+    return np.exp(own, out=own) if xp is xnp else xp.exp(own)
 
 
 def less(xp: Any, own: Array, column: Array) -> Array:
     """Return the difference to an array that nobody else will read: NumPy's is written over."""
-    if xp is array_api_compat.numpy:
+    if xp is xnp:
         own -= column
         return own
     return own - column
@@ -70,7 +70,7 @@ def less(xp: Any, own: Array, column: Array) -> Array:
 
 def over(xp: Any, own: Array, divisor: Array) -> Array:
     """Return the quotient of an array that nobody else will read: NumPy's is written over."""
-    if xp is array_api_compat.numpy:
+    if xp is xnp:
         own /= divisor
         return own
     return own / divisor
@@ -78,14 +78,14 @@ def over(xp: Any, own: Array, divisor: Array) -> Array:
 
 def within(xp: Any, x: Array, low: Array | float, high: Array | float) -> Array:
     """Return `x` clipped to [low, high]."""
-    if xp is array_api_compat.numpy:  # for a few numbers `clip` takes five times as long
+    if xp is xnp:  # for a few numbers `clip` takes five times as long
         return np.minimum(np.maximum(x, low), high)
     return xp.clip(x, low, high)
 
 
 def sums(xp: Any, rows: Array) -> Array:
     """Return the (n,) sums of the rows of (n, K)."""
-    return row_sums(rows) if xp is array_api_compat.numpy else xp.sum(rows, axis=1)
+    return row_sums(rows) if xp is xnp else xp.sum(rows, axis=1)
 
 
 def below_top(xp: Any, rows: Array) -> Array:
@@ -143,7 +143,7 @@ def smallest(xp: Any, rows: Array, count: int) -> Array:
     """Return the (n, count) indices of the smallest entries of (n, M) rows, in any order."""
     if count >= int(rows.shape[1]):
         return xp.argsort(rows, axis=1)
-    if xp is array_api_compat.numpy:  # the standard has a full sort only, which takes far longer
+    if xp is xnp:  # the standard has a full sort only, which takes far longer
         return xp.argpartition(rows, count - 1, axis=1)[:, :count]
     if hasattr(xp, "topk"):
         return xp.topk(rows, count, dim=1, largest=False, sorted=False)[1]
@@ -152,7 +152,7 @@ def smallest(xp: Any, rows: Array, count: int) -> Array:
 
 def largest_few(xp: Any, rows: Array, count: int) -> Array:
     """Return the (n, count) largest entries of (n, M) rows, in falling order."""
-    if count < int(rows.shape[1]) and xp is array_api_compat.numpy:
+    if count < int(rows.shape[1]) and xp is xnp:
         rows = np.partition(np.asarray(rows), -count, axis=1)[:, -count:]
     elif hasattr(xp, "topk"):
         return xp.topk(rows, min(count, int(rows.shape[1])), dim=1)[0]
@@ -164,7 +164,7 @@ def as_type(xp: Any, value: Array, rows: Array) -> Array:
 
     What is learnt is float64; left so it would widen (n, K) float32 rows.
     """
-    if xp is array_api_compat.numpy:  # the general way costs a microsecond
+    if xp is xnp:  # the general way costs a microsecond
         return value.astype(rows.dtype, copy=False)
     return xp.astype(value, rows.dtype, copy=False)
 
@@ -202,7 +202,7 @@ def lines(xp: Any, x: Array, knots: Array, values: Array) -> Array:
     last = int(knots.shape[0]) - 1
     if last == 0:
         return xp.zeros_like(x) + values[0]
-    if xp is array_api_compat.numpy:
+    if xp is xnp:
         found: Array = cast(Any, np).interp(x, knots, values)
         return found
     inside = within(xp, x, knots[0], knots[last])

@@ -86,10 +86,15 @@ def _hashes_of(
     unrounded = np.zeros(len(scores), dtype=bool)
     for column in columns:
         # A file may hold the same numbers in another precision.
-        numbers = np.nan_to_num(column.astype(np.float32)).astype(np.float64) + 0.0
+        single = column.astype(np.float32)
+        if not np.isfinite(single).all():
+            single = np.nan_to_num(single)
+        numbers = single.astype(np.float64)
+        numbers += 0.0
         found = mixed(numbers.view(np.uint64) ^ found, seed=0)
-        decimals = numbers * DECIMALS
-        unrounded |= np.abs(decimals - np.round(decimals)) > UNROUNDED
+        numbers *= DECIMALS
+        numbers -= np.rint(numbers)
+        unrounded |= np.abs(numbers, out=numbers) > UNROUNDED
     for numbers in known:
         found = mixed(numbers.astype(np.uint64) ^ found, seed=1)
     return found, unrounded

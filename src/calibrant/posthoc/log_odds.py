@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
-import array_api_compat.numpy as xnp
 import numpy as np
 
+from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import BoundaryWarning, warn_caller

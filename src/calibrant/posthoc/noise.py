@@ -25,10 +25,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, cast
 
-import array_api_compat.numpy as xnp
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray, row_chunks, share_chunks, to_numpy
 from calibrant.core.fit_report import FitReport

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import Array, namespace, to_numpy
+from calibrant.core.arrays import Array, is_numpy, namespace, to_numpy
 from calibrant.core.errors import PredictionsError
 from calibrant.core.text import counted
 from calibrant.predictions.constructors import RowTable
@@ -100,7 +100,8 @@ def _check_alike(first: RowTable, part: RowTable) -> None:
 
 
 def _library(array: Array) -> str:
-    return str(namespace(array).__name__).removeprefix("array_api_compat.")
+    name = str(namespace(array).__name__)
+    return "numpy" if is_numpy(array) else name.removeprefix("array_api_compat.")
 
 
 def _may_differ(

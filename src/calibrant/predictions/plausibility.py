@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,12 +23,14 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray, IntArray, namespace, to_numpy
 from calibrant.core.errors import MisreadWarning, warn_caller
-from calibrant.core.exact import mixed
 from calibrant.predictions.constructors import RowTable
+from calibrant.predictions.copied_rows import digests
 from calibrant.predictions.rows import softmax
 
 Rows = TypeVar("Rows", bound=RowTable)
 
+# Rows that are looked at first, where what holds for all has to hold for some.
+FIRST = 64
 # Rows that are looked at, and numbers of them; rows of which copies are counted.
 ROWS, NUMBERS, COPIES = 4096, 1 << 20, 1 << 14
 # Chance does as much less than once in a million files; in standard deviations, and as odds.
@@ -91,7 +94,7 @@ class Look:
         if rows.binary and self.at < ROWS:
             self._first.append(to_numpy(rows.scores[: ROWS - self.at, 1]))
         if not (rows.top_only or rows.binary) and rows.grid is None:
-            self._bits.append(_digests(rows, 1 + self.n // COPIES))
+            self._bits.append(digests(rows, 1 + self.n // COPIES))
         self.at += rows.n
 
     def findings(self) -> list[Finding]:
@@ -155,16 +158,25 @@ class _Seen:
     def __init__(self, parts: list[RowTable]) -> None:
         first = parts[0]
         self.kind, self.binary, self.many = first.kind, first.binary, first.label_index is not None
-        self.scores: FloatArray = np.concatenate([part.scores for part in parts])
+        scores = [part.scores for part in parts]
+        self.scores: FloatArray = scores[0] if len(scores) == 1 else np.concatenate(scores)
         labels = [part.known_labels for part in parts if part.known_labels is not None]
         self.labels = np.concatenate(labels) if labels else None
         self.n, self.top_only = len(self.scores), first.top_only
         if self.top_only:
-            self.confidence = self.scores
             self.said: IntArray = np.concatenate([to_numpy(part.predicted) for part in parts])
         else:
-            self.probs = softmax(self.scores) if self.kind == "logits" else self.scores
-            self.confidence, self.said = self.probs.max(axis=1), self.scores.argmax(axis=1)
+            self.said = self.scores.argmax(axis=1)
+
+    @cached_property
+    def probs(self) -> FloatArray:
+        """(n, K) probabilities; most rows arouse no suspicion that asks for them."""
+        return softmax(self.scores) if self.kind == "logits" else self.scores
+
+    @cached_property
+    def confidence(self) -> FloatArray:
+        """(n,) largest probabilities."""
+        return self.scores if self.top_only else self.probs.max(axis=1)
 
     def of_scores(self) -> Iterator[Finding]:
         """Yield what scores say by themselves."""
@@ -197,14 +209,14 @@ class _Seen:
             yield from _of_event(self.probs[:, 1], self.labels)
         elif self.kind == "score" or (self.top_only and np.ptp(self.said) == 0):
             yield from _turned_round(self.confidence, self.said == self.labels)
-        elif not self.top_only and (self.scores[:, 1:] <= self.scores[:, :-1]).all():
+        elif not self.top_only and _descends(self.scores[:FIRST]) and _descends(self.scores):
             # Two classes descend in every row where one is always said.
             right = self.said == self.labels
             yield from (
                 _sorted(self.confidence, right, self.kind) if self.scores.shape[1] > 2 else ()
             )
         else:
-            yield from _agreement(self.said, self.labels, self.confidence)
+            yield from _agreement(self.said, self.labels, self)
 
 
 # --- what scores say by themselves
@@ -223,9 +235,9 @@ def decimals_of(scores: FloatArray, least: int = 0) -> int | None:
 def _units(logits: FloatArray) -> Iterator[Finding]:
     """Yield what rows are in truth that sum to 1, or to 100, or whose exponentials do."""
     keep = {"are": "logits"}
-    if not np.isfinite(logits).all():
-        return
     low, high = logits.min(), logits.max()
+    if not np.isfinite([low, high]).all():
+        return
     if low >= 0 and low < high and high <= 100:
         decimals = decimals_of(logits)
         slack = 1e-4 if decimals is None else 0.5001 * logits.shape[1] * 10.0**-decimals
@@ -258,14 +270,14 @@ def _units(logits: FloatArray) -> Iterator[Finding]:
 def _derived_column(logits: FloatArray) -> Iterator[Finding]:
     """Yield a column that is no class: the largest, the sum or the place of the others, a count."""
     n, width = logits.shape
-    if width < 3 or not np.isfinite(logits).all() or np.unique(logits.max(axis=1)).size < FEW:
+    if width < 3 or not _maybe_derived(logits[:FIRST]) or not np.isfinite(logits).all():
+        return
+    if np.unique(logits.max(axis=1)).size < FEW:
         return
     ranked = np.partition(logits, width - 2, axis=1)
     best = ranked[:, -1:]
     is_best = (logits == best).all(axis=0) & (ranked[:, -2:-1] == best).all()
-    total = logits.sum(axis=1, keepdims=True)
-    is_sum = (np.abs(2 * logits - total) <= 1e-5 * np.abs(logits).sum(axis=1)[:, None]).all(axis=0)
-    is_sum &= np.ptp(logits, axis=0) > 0
+    is_sum = _sums_of_others(logits) & (np.ptp(logits, axis=0) > 0)
     named = [(is_best, "the largest of the others"), (is_sum, "the sum of the others")]
     whole = np.flatnonzero((logits == np.rint(logits)).all(axis=0) & (np.ptp(logits, axis=0) > 0))
     places, counts = np.zeros(width, dtype=bool), np.zeros(width, dtype=bool)
@@ -291,9 +303,30 @@ def _derived_column(logits: FloatArray) -> Iterator[Finding]:
             return
 
 
+def _maybe_derived(first: FloatArray) -> bool:
+    """Return whether a column of the first rows may be one; of most rows these say that none is."""
+    if not np.isfinite(first).all():
+        return False
+    largest = (first == first.max(axis=1, keepdims=True)).all(axis=0).any()
+    whole = (first == np.rint(first)).all(axis=0).any()
+    return bool(largest or whole or _sums_of_others(first).any())
+
+
+def _sums_of_others(logits: FloatArray) -> NDArray[np.bool_]:
+    """Return which columns are the sums of all others in every row."""
+    total = logits.sum(axis=1, keepdims=True)
+    size = np.abs(logits).sum(axis=1)[:, None]
+    return (np.abs(2 * logits - total) <= 1e-5 * size).all(axis=0)
+
+
+def _descends(scores: FloatArray) -> bool:
+    """Return whether no score of any row is above the one before it."""
+    return bool((scores[:, 1:] <= scores[:, :-1]).all())
+
+
 def _padding(scores: FloatArray) -> Iterator[Finding]:
     """Yield rows at the end whose scores are all equal, as rows are that fill up a batch."""
-    if scores.shape[1] < 3:
+    if scores.shape[1] < 3 or (scores[-3:] != scores[-3:, :1]).any():
         return
     equal = scores.max(axis=1) == scores.min(axis=1)
     length = int((~equal[::-1]).argmax()) if not equal.all() else 0
@@ -337,9 +370,11 @@ def _chance(said: IntArray, labels: IntArray) -> tuple[float, float]:
     same of all rows, or prefers a class, has just as many. Only labels that occur take room.
     """
     n = len(said)
-    _, codes = np.unique(np.concatenate([said, labels]), return_inverse=True)
-    classes = int(codes.max()) + 1
-    v, u = (np.bincount(one, minlength=classes) / n for one in (codes[:n], codes[n:]))
+    both_sets = np.concatenate([said, labels])
+    if both_sets.min() < 0 or both_sets.max() > NUMBERS:
+        both_sets = np.unique(both_sets, return_inverse=True)[1]
+    classes = int(both_sets.max()) + 1
+    v, u = (np.bincount(one, minlength=classes) / n for one in (both_sets[:n], both_sets[n:]))
     both = float((u * v).sum())
     spread = both - float((v * u * u).sum()) - float((u * v * v).sum()) + both * both
     return n * both, n * math.sqrt(max(spread, 0.0) / max(n - 1, 1))
@@ -358,7 +393,7 @@ def _above(said: IntArray, labels: IntArray) -> float:
     return (agree - mean) / deviation if deviation > 0 else 0.0
 
 
-def _agreement(said: IntArray, labels: IntArray, confidence: FloatArray) -> Iterator[Finding]:
+def _agreement(said: IntArray, labels: IntArray, seen: _Seen) -> Iterator[Finding]:
     """Yield labels from 1, of other rows or of other columns."""
     n = len(said)
     mean, deviation = _chance(said, labels)
@@ -386,6 +421,7 @@ def _agreement(said: IntArray, labels: IntArray, confidence: FloatArray) -> Iter
                 certain=True,
             )
             return
+    confidence = seen.confidence
     expected = float(confidence.sum())
     half = mean + (expected - mean) / 2
     below = (agree - mean) / deviation < -SURE
@@ -495,28 +531,6 @@ def _turned_round(confidence: FloatArray, right: NDArray[np.bool_]) -> Iterator[
 # --- rows that occur more than once
 
 
-def _digests(rows: RowTable, one_in: int) -> NDArray[np.uint64]:
-    """Return 64 bits of each of about one in so many rows with its label, the same for copies."""
-    scores, xp = rows.scores, namespace(rows.scores)
-
-    def bits(column: int, index: Any) -> NDArray[np.uint64]:
-        values = scores[:, column] if index is None else scores[index, column]
-        return to_numpy(values).astype(np.float64).view(np.uint64)
-
-    first = bits(0, None)
-    chosen = np.arange(rows.n)
-    if one_in > 1:
-        chosen = np.flatnonzero(mixed(first, 0) % np.uint64(one_in) == 0)
-    index = xp.asarray(chosen) if one_in > 1 else slice(None)
-    labels = np.zeros(rows.n, np.int64) if rows.known_labels is None else rows.known_labels
-    found = mixed(first[chosen] ^ mixed(labels[chosen].astype(np.uint64), 1), 2)
-    width = int(scores.shape[1])
-    # Rows that agree in as many numbers agree in all.
-    for column in np.unique(np.linspace(1, width - 1, min(width - 1, 16)).astype(int)).tolist():
-        found = mixed(found ^ bits(column, index), column + 3)
-    return found
-
-
 def _copies(bits: list[NDArray[np.uint64]], seen: _Seen) -> Iterator[Finding]:
     """Yield rows that occur more than once, where numbers are too long for chance."""
     if not bits or seen.scores.shape[1] < 3 or seen.n < FEW:
@@ -549,52 +563,3 @@ def _are_floats(seen: _Seen) -> bool:
     column = min(len(np.unique(rows[:, k])) for k in range(min(3, rows.shape[1])))
     # A row that isn't a copy shares no number with another one.
     return column >= 0.9 * distinct and distinct >= FEW
-
-
-# --- rows that two sets share
-
-
-def shared_rows(one: RowTable, other: RowTable) -> int:
-    """Return how many rows of `other` are rows of `one` too, whatever they are written as.
-
-    Rows are compared by their probabilities, so that neither a constant added to logits nor the
-    form matters, in three steps of accuracy; what chance explains counts as none. Sure rows, which
-    are all alike, aren't compared.
-    """
-    if one.scores.shape[1:] != other.scores.shape[1:]:
-        return 0
-    both = [_comparable(rows) for rows in (one, other)]
-    most = 0
-    for unit in (1e-9, 1e-5, 1e-3):
-        ours, theirs = (_keys(rows, unit) for rows in both)
-        if not len(ours) or not len(theirs):
-            return 0
-        found = int(np.isin(theirs, ours).sum())
-        # Pairs alike within the sets say how often chance makes two of them so.
-        alike = sum(len(keys) - len(np.unique(keys)) for keys in (ours, theirs))
-        pairs = sum(len(keys) * (len(keys) - 1) / 2 for keys in (ours, theirs))
-        by_chance = alike / max(pairs, 1) * len(ours) * len(theirs)
-        if found > 3 + 3 * by_chance:
-            most = max(most, found)
-    return most
-
-
-def _comparable(rows: RowTable) -> FloatArray:
-    """Return the probabilities of some classes, and the largest, of rows that aren't sure."""
-    scores = to_numpy(rows.scores).astype(np.float64, copy=False)
-    if rows.top_only:
-        sure = scores >= 0.99 if rows.kind == "toplabel" else np.zeros(rows.n, dtype=bool)
-        return np.stack([scores, to_numpy(rows.predicted)], axis=1)[~sure]
-    probs = softmax(scores) if rows.kind == "logits" else scores
-    width = int(probs.shape[1])
-    some = np.unique(np.linspace(0, width - 1, min(width, 16)).astype(int)).tolist()
-    unsure = (best := probs.max(axis=1)) < 0.99
-    return np.concatenate([probs[unsure][:, some], best[unsure, None]], axis=1)
-
-
-def _keys(values: FloatArray, unit: float) -> NDArray[np.uint64]:
-    """Return 64 bits of each row of numbers rounded to a unit."""
-    found = np.zeros(len(values), dtype=np.uint64)
-    for column, numbers in enumerate(values.T):
-        found = mixed(found ^ np.rint(numbers / unit).astype(np.int64).view(np.uint64), column)
-    return found

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from calibrant.cli.compare import seeds_in
-from calibrant.cli.help import Command, Group
-from calibrant.cli.options import OUTPUT, EngineOptions, OutputOptions, flattened, option
+from calibrant.cli.help import OUTPUT, Command, Group
+from calibrant.cli.options import EngineOptions, OutputOptions, flattened, option
 from calibrant.cli.output import check_outputs, emit, progress, write_text
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted, format_table, names_in, shortened, wrap

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
 
-import array_api_compat.numpy as xnp
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arguments import check_arguments
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError, NotApplicableError

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import array_api_compat.numpy as xnp
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.fit_report import FitReport
 from calibrant.posthoc.applying import Learnt

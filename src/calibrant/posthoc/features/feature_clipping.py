@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar, Literal, NamedTuple
 
-import array_api_compat.numpy as xnp
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import CalibrationWarning

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-import array_api_compat.numpy as xnp
 import numpy as np
 
+from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError, NotApplicableError, heard_warnings
 from calibrant.core.weights import codes_of, mean, times, total

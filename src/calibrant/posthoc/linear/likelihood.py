@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-import array_api_compat.numpy as xnp
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arrays import (
     Array,
     BoolArray,

@@ -6,6 +6,8 @@ BIN    := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 CONSTRAINTS := constraints.txt
 # Minutes that `make fuzz` takes.
 MINUTES := 10
+# What `make bench-check` compares with; the newest tag v* if empty.
+AGAINST :=
 # What `make oldest` runs: tests that need no extra.
 OLDEST_TESTS := tests/test_formats_of_releases.py tests/test_cli_terminal.py tests/test_monitor.py \
 	tests/test_groups.py tests/test_auto.py tests/test_confidence_maps.py tests/test_matrix.py \
@@ -56,8 +58,10 @@ prepare-release: $(VENV)/.ready-dev  ## make prepare-release VERSION=0.2.0
 bench: benchmarks/.peers/.ready      ## times against the peers, in an environment of their own
 	benchmarks/.peers/$(notdir $(BIN))/python -m benchmarks --out benchmarks/results/latest.json
 
-bench-check: benchmarks/.peers/.ready ## that every benchmark runs, on small sizes; its times prove nothing
+bench-check: benchmarks/.peers/.ready ## that every benchmark runs, and none 15 % slower than AGAINST, or the last release
 	benchmarks/.peers/$(notdir $(BIN))/python -m benchmarks --quick --out benchmarks/results/latest.json
+	benchmarks/.peers/$(notdir $(BIN))/python -m benchmarks.gate $(if $(AGAINST),--against $(AGAINST)) \
+		--out benchmarks/results/ratios.json
 
 benchmarks/.peers/.ready: benchmarks/requirements-peers.txt benchmarks/requirements-peers-only.txt
 	$(PYTHON) -m venv benchmarks/.peers

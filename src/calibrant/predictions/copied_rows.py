@@ -12,6 +12,9 @@ from calibrant.core.exact import mixed
 from calibrant.predictions.constructors import RowTable
 from calibrant.predictions.rows import softmax
 
+# Odd, so that no two numbers have the same product.
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+
 
 def digests(rows: RowTable, one_in: int) -> NDArray[np.uint64]:
     """Return 64 bits of each of about one in so many rows with its label, the same for copies."""
@@ -31,8 +34,11 @@ def digests(rows: RowTable, one_in: int) -> NDArray[np.uint64]:
     width = int(scores.shape[1])
     # Rows that agree in as many numbers agree in all.
     for column in np.unique(np.linspace(1, width - 1, min(width - 1, 16)).astype(int)).tolist():
-        found = mixed(found ^ bits(column, index), column + 3)
-    return found
+        # Numbers that were of single precision end in zeros, which a product would keep.
+        found ^= found >> np.uint64(29)
+        found *= MULTIPLIER
+        found ^= bits(column, index)
+    return mixed(found, 3)
 
 
 def shared_rows(one: RowTable, other: RowTable) -> int:

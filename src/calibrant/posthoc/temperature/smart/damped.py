@@ -220,17 +220,18 @@ def derivatives(
         place, rows = parts[index]
         temperatures, tape = network.forward(inputs[place])
         slopes = network.slopes(tape)
-        gradients[index] = by_temperature[place] @ slopes
+        gradients[index] = (slopes.rows @ (by_temperature[place] * slopes.factor)) @ slopes.mixing
         # By the logarithm of the temperature, which is that of beta but for the sign.
-        slopes *= (loss.is_free(temperatures) / temperatures)[:, None]
+        factor = slopes.factor * loss.is_free(temperatures) / temperatures
         beta = loss.beta_of(temperatures)
         point = rows.curve.evaluate(beta)
         by_row, columns, sums[index] = curvature(rows, beta, point)
         by_row = by_row + loss.likelihood_weight * of_likelihood(rows, beta, point)
         by_row += 2 * loss.shrinkage / count
         by_row = times(by_row, rows.weights)
-        hessians[index] = (slopes * (by_row / count)[:, None]).T @ slopes
-        pooled[index] = slopes.T @ columns
+        hessian = (slopes.rows * (by_row * factor * factor / count)) @ slopes.rows.T
+        hessians[index] = slopes.mixing.T @ hessian @ slopes.mixing
+        pooled[index] = slopes.mixing.T @ (slopes.rows @ (columns * factor[:, None]))
 
     for_each(range(len(parts)), work)
     together = sum(pooled[1:], pooled[0])

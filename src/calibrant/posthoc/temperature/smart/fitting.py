@@ -40,6 +40,20 @@ class Tape(NamedTuple):
     softplus: FloatArray
 
 
+class Slopes(NamedTuple):
+    """The (N, P) derivatives of the temperatures by the weights, diag(factor) rows' mixing.
+
+    Attributes:
+        rows: (Q, N) numbers of each row, Q less than P; factor: (N,) by what all of a row's are
+            multiplied.
+        mixing: (Q, P) how the weights share them.
+    """
+
+    rows: FloatArray
+    factor: FloatArray
+    mixing: FloatArray
+
+
 @dataclass(frozen=True)
 class TemperatureNetwork:
     """Weights of the network.
@@ -121,14 +135,31 @@ class TemperatureNetwork:
         by_w2 = (of_inputs * self.w1).sum(axis=1) + of_one * self.b1
         return np.concatenate([by_w1.ravel(), by_b1, by_w2, [by_raw.sum()]])
 
-    def slopes(self, tape: Tape) -> FloatArray:
-        """Return the (N, P) derivatives of the temperatures by `flat()`."""
-        inputs, active = tape.inputs, tape.active
-        by_raw = -np.expm1(-tape.softplus)[:, None]
-        by_bias = np.where(active, by_raw * self.w2, 0.0)
-        by_w1 = by_bias[:, :, None] * inputs[:, None, :]
-        by_w2 = np.where(active, by_raw * (inputs @ self.w1.T + self.b1), 0.0)
-        return np.concatenate([by_w1.reshape(len(inputs), -1), by_bias, by_w2, by_raw], axis=1)
+    def slopes(self, tape: Tape) -> Slopes:
+        """Return the (N, P) derivatives of the temperatures by `flat()`, as a product.
+
+        What a unit gives is w1 x + b1 where it is active. So the derivatives by all its weights are
+        sums of two numbers of a row: whether it is active, and x if so.
+        """
+        hidden, width = self.w1.shape
+        first = hidden * width
+        rows = np.empty((first + hidden + 1, len(tape.inputs)))
+        active = rows[first : first + hidden]
+        active[:] = tape.active.T
+        np.multiply(
+            active[:, None, :],
+            tape.inputs.T[None, :, :],
+            out=rows[:first].reshape(hidden, width, -1),
+        )
+        rows[-1] = 1.0
+        mixing = np.zeros((len(rows), self.size))
+        units, inputs = np.arange(hidden), np.arange(first)
+        mixing[inputs, inputs] = np.repeat(self.w2, width)
+        mixing[first + units, first + units] = self.w2
+        mixing[inputs, first + hidden + inputs // width] = self.w1.ravel()
+        mixing[first + units, first + hidden + units] = self.b1
+        mixing[-1, -1] = 1.0
+        return Slopes(rows, -np.expm1(-tape.softplus), mixing)
 
 
 def temperatures(xp: Any, inputs: Array, w1: Array, b1: Array, w2: Array, b2: Array) -> Array:
@@ -144,7 +175,7 @@ LARGEST_RELATIVE_TEMPERATURE = 32.0
 
 # Rows that are worked on together, so that memberships and hidden units stay in the cache: of all
 # rows at once they would take many times the memory of the rows.
-PART_ROWS = 1 << 13
+PART_ROWS = 1 << 12
 
 
 def parts_of(rows: int) -> list[slice]:

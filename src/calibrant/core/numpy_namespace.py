@@ -8,7 +8,7 @@ are the standard's, but for the few in `_OTHERWISE`.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,8 +19,8 @@ _FOLLOWS_THE_STANDARD = hasattr(np, "__array_namespace_info__")
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
     """Return `x` between bounds; its type stays, whatever that of the bounds."""
-    bounds = (None if end is None else np.asarray(end, dtype=x.dtype) for end in (min, max))
-    return np.clip(x, *bounds)
+    low, high = (None if end is None else np.asarray(end, dtype=x.dtype) for end in (min, max))
+    return cast(Any, np).clip(x, low, high)
 
 
 def __getattr__(name: str) -> Any:

@@ -85,14 +85,15 @@ def smece_of_curves(
 
     def smoothed(bandwidth: FloatArray) -> FloatArray:
         # Higher frequencies are damped by more than 1e-21, or all of them are there.
-        kept = int(np.searchsorted(frequencies, DAMPED / max(bandwidth.min(), TINY)))
-        damped = np.multiply.outer(bandwidth * bandwidth, -0.5 * frequencies[:kept] ** 2)
+        kept = int(np.searchsorted(frequencies * float(bandwidth.min()), DAMPED))
+        damped: FloatArray = np.multiply.outer(
+            bandwidth * bandwidth, -0.5 * frequencies[:kept] ** 2
+        )
         np.maximum(damped, LEAST_EXPONENT, out=damped)
         np.exp(damped, out=damped)
         damped *= spectrum[:, :kept]
         density = transform.backwards(damped)  # in any order
-        size: FloatArray = np.abs(density, out=density).sum(axis=1)
-        return size
+        return np.abs(density).sum(axis=1)
 
     # The integral lies between the sum's size and the sum of sizes, so the fixed point does too.
     # As it falls with the bandwidth, the fixed point isn't below the integral at the upper end.

@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
-from calibrant.core.arrays import Array, BoolArray, FloatArray, for_each
+from calibrant.core.arrays import Array, BoolArray, FloatArray, IntArray, for_each
 from calibrant.core.weights import mean, quantiles, times, total
 from calibrant.posthoc.array_ops import softplus
 from calibrant.posthoc.fitting.minimizing import minimize
@@ -153,7 +153,8 @@ class TemperatureNetwork:
         )
         rows[-1] = 1.0
         mixing = np.zeros((len(rows), self.size))
-        units, inputs = np.arange(hidden), np.arange(first)
+        units: IntArray = np.arange(hidden)
+        inputs: IntArray = np.arange(first)
         mixing[inputs, inputs] = np.repeat(self.w2, width)
         mixing[first + units, first + units] = self.w2
         mixing[inputs, first + hidden + inputs // width] = self.w1.ravel()

@@ -35,6 +35,7 @@ from calibrant.posthoc.model_selection import SMALLEST_SHARE, choose, weights_by
 from calibrant.posthoc.needs import copies_of_rows
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.posthoc.temperature.scaling import Uncalibrated
+from calibrant.posthoc.worth import cross_validated
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax, summarize
 from calibrant.sample import load_sample
@@ -59,6 +60,52 @@ def biased(rows: int, seed: int = 0, classes: int = 4):
 
 def nll(calibrator, logits, labels) -> float:
     return float(-np.log(calibrator.predict_proba(logits)[np.arange(len(labels)), labels]).mean())
+
+
+# --- labels that say nothing
+
+
+def said_of(logits, labels) -> tuple[AutoCalibrator, list[str]]:
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        auto = AutoCalibrator().fit_predictions(Predictions.from_logits(logits, labels))
+    return auto, sorted({str(warning.message) for warning in heard})
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize("bias", [0, 3])
+def test_of_labels_that_are_all_the_same_it_takes_temperature_and_says_so_once(classes, bias):
+    logits = 2 * np.random.default_rng(0).normal(size=(300, classes))
+    logits[:, 0] += bias
+    auto, said = said_of(logits, np.zeros(300, dtype=int))
+    assert auto.averaged_ == {"temperature": 1.0}
+    assert "all 300 labels are the same" in auto.fit_report_.notes[0]
+    assert len(said) <= 1
+    rows = Predictions.from_logits(logits, np.zeros(300, dtype=int))
+    worth = cross_validated(auto, rows)
+    assert worth.differences["accuracy"].value == 0
+    assert "says nothing of other classes" in str(worth)
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize("shares", ["equal", "unequal"])
+def test_of_labels_by_chance_it_takes_temperature_and_says_so_once(classes, shares):
+    rng = np.random.default_rng(1)
+    chances = np.full(classes, 1.0) if shares == "equal" else 1 / np.arange(1.0, classes + 1)
+    labels = rng.choice(classes, 300, p=chances / chances.sum())
+    auto, said = said_of(2 * rng.normal(size=(300, classes)), labels)
+    assert auto.averaged_ == {"temperature": 1.0}
+    assert "how frequent the classes are" in auto.fit_report_.notes[0]
+    assert len(said) == 1
+    assert "chance" in said[0]
+
+
+def test_logits_of_a_shifted_event_say_more_than_chance_though_no_temperature_can():
+    logits, labels = _events(400)
+    logits[:, 1] += 9.0
+    auto, _ = said_of(logits, labels)
+    assert "temperature" not in auto.averaged_
+    assert nll(auto, logits, labels) < 0.6
 
 
 # --- folds and losses

@@ -154,8 +154,13 @@ def test_gradient_is_zero_at_the_optimum_even_of_a_class_that_is_never_true(shap
 def test_too_few_steps_are_said():
     rows, _, _ = drawn((4,), rows=500)
     found = fit_linear(rows, np.full(8, 1e-4), 1)
-    with pytest.warns(ConvergenceWarning, match="method 'vector' stopped after 1 steps"):
+    with pytest.warns(ConvergenceWarning, match="method 'vector' stopped after 1 steps.*nats"):
         assert not found.report("vector", 500, ()).converged
+
+
+def test_a_fit_that_has_ended_says_nothing_of_its_optimiser():
+    rows, _, _ = drawn((4, 4), rows=500)
+    assert fit_linear(rows, np.full(20, 1e-2), 500).report("ridge", 500, ()).notes == ()
 
 
 @both_shapes

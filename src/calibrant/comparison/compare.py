@@ -44,6 +44,7 @@ from calibrant.metrics.metric_types import Facts
 from calibrant.metrics.proper import ROUNDED_TO_ONE, TOP_NLL, rounded_rows
 from calibrant.metrics.registry import metrics_named
 from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.placing import holds_zeros
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.state import learns_each_class
 from calibrant.posthoc.temperature.by_margin import margin_temperature
@@ -172,8 +173,9 @@ def compare(
         raise InputError("compare needs at least one method")
     measured = _with_the_ranking(metrics, rank_by, test)
     top_only = fit.kind == "toplabel"
-    # The logarithm of probabilities is taken once, not by every method.
-    fit_rows, test_rows = (rows if top_only else rows.as_logits() for rows in (fit, test))
+    # The logarithm of probabilities is taken once, unless every method has zeros of its own.
+    as_they_are = top_only or holds_zeros(fit)
+    fit_rows, test_rows = (rows if as_they_are else rows.as_logits() for rows in (fit, test))
     margins = None if top_only else test_rows.margins
     narrow = None if margins is None else margins.astype(np.float32)
     workers = _workers(len(calibrators), fit_rows, test_rows)

@@ -38,8 +38,8 @@ class Exportable(Protocol):
         ...
 
     @property
-    def placing_(self) -> tuple[float, float] | None:
-        """Mean and unit of scores, which put them on the scale of log odds; None of others."""
+    def placing_(self) -> tuple[float, ...] | None:
+        """Mean and unit of scores, or what zeros of probabilities are raised to, or None."""
         ...
 
     @property

@@ -73,7 +73,9 @@ class AutoCalibrator(Calibrator):
 
     Temperature scaling is always a candidate; of scores that are no probabilities `platt` takes its
     place. With fewer than 150 rows, or fewer than 5 that are
-    wrong or 5 that are right, it is taken without a contest, since two or three rows would decide.
+    wrong or 5 that are right, it is taken without a contest, since two or three rows would decide;
+    so it is of labels that are all the same, or that no candidate foresees better than the
+    frequencies of the classes do.
     It knows nothing of a shift of the data. `fit_report_.notes` gives weights, scores and the
     reason in words.
 
@@ -194,6 +196,9 @@ class AutoCalibrator(Calibrator):
         named = {*chains, *left_out}
         trials, first = model_selection.trials_of(contest, chains, left_out, hopeless, fallback)
         entered = {name: trials[name] for name in chains if name in trials}
+        if fallback == FALLBACK and model_selection.says_no_more(contest, entered):
+            note = f"took {fallback}: {model_selection.BY_CHANCE}"
+            return self._keep({fallback: 1.0}, {}, {}, predictions, predictions, (note,))
         how, times = f"{folds}-fold cross-validation", len(contest.assignments)
         how = how if times == 1 else f"{times} x {how}"
         averages = self.rule == "average"

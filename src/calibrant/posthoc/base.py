@@ -44,14 +44,13 @@ from calibrant.posthoc.needs import (
     checked_features,
     fitted_form,
     lacking,
-    placing_of,
     read_scores,
     refuse_masks,
     rows_for,
     rows_of,
-    rows_of_event,
     with_copies_together,
 )
+from calibrant.posthoc.placing import holds_zeros, note_of_zeros, placing_of, rows_of_event
 from calibrant.posthoc.state import Estimator, FittedKind, save
 from calibrant.predictions.names import are_words, numbered
 from calibrant.predictions.plausibility import looked_at
@@ -182,8 +181,9 @@ class Calibrator(Estimator):
         with one_blas_thread():
             self.fit_report_ = self._fit(rows)
         self.fitted_to_ = sketch_of(predictions)
-        if copies_found:
-            self._note(copies_found)
+        for note in (copies_found, note_of_zeros(self)):
+            if note:
+                self._note(note)
         if self.n_parameters > rows.n:
             self._note(
                 f"{counted(rows.n, 'row')} can't determine the {self.n_parameters} parameters of "
@@ -200,7 +200,8 @@ class Calibrator(Estimator):
         return self
 
     def _fit_shards(self, work: ShardWork, sample: int | None, seed: int) -> Self:
-        report = None if work.shards.kind == "score" else self._fit_sums(work)
+        summed = work.shards.kind != "score" and not holds_zeros(work.shards)
+        report = self._fit_sums(work) if summed else None
         if report is None:
             rows, note = work.sampled(self.sample_rows, sample, seed)
             self.fit_predictions(rows)._note(note)
@@ -226,7 +227,7 @@ class Calibrator(Estimator):
             raise PredictionsError(f"method '{self.method}' can't be fitted: {reason}")
         check_arguments(self)
         predictions = rows_for(self, predictions)
-        self.placing_ = placing_of(predictions) if predictions.kind == "score" else None
+        self.placing_ = placing_of(self, predictions)
         rows = rows_of_event(self, predictions)
         if not self.fits_masked:
             refuse_masks(self, rows.scores)

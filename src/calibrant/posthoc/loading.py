@@ -28,6 +28,7 @@ from calibrant.posthoc.per_label import PerLabel
 from calibrant.posthoc.prior_shift import PriorShift
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.state import FORMAT, LARGEST, FittedKind, misfit
+from calibrant.predictions.binary import SMALLEST_PROBABILITY
 
 # How far the sum of a row of probabilities may be from 1.
 TOLERANCE = {np.dtype(np.float64): 1e-9, np.dtype(np.float32): 1e-5}
@@ -180,7 +181,7 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
         if kind not in get_args(FittedKind) or (kind == "score" and form != "toplabel"):
             raise ValueError(f"kind {kind!r}")
         kind = cast(FittedKind, kind)
-        placing = _placing_in(header) if kind == "score" else None
+        placing = _placing_in(header, kind)
         names = _names_in(header, n_classes)
         fitted_to = tuple(int(number) for number in json.loads(header.get("fitted_to", "[]")))
         if not all(0 <= number < 1 << 64 for number in fitted_to):
@@ -233,9 +234,20 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
         raise CalibratorFileError(f"{_unfit(calibrator, n_classes, source)} ({error})") from error
 
 
-def _placing_in(header: dict[str, str]) -> tuple[float, float]:
-    """Return where a calibrator puts scores; `KeyError` or `ValueError` if that isn't said."""
-    place, unit = (float(number) for number in json.loads(header["placing"]))
+def _placing_in(header: dict[str, str], kind: FittedKind) -> tuple[float, ...] | None:
+    """Return where a calibrator puts scores, or zeros; `KeyError` or `ValueError` if it is wrong.
+
+    Files whose fit saw no zeros, and those of earlier versions, don't say where they go.
+    """
+    if kind == "logits" or (kind == "probs" and "placing" not in header):
+        return None
+    numbers = [float(number) for number in json.loads(header["placing"])]
+    if kind == "probs":
+        (floor,) = numbers
+        if not SMALLEST_PROBABILITY <= floor < 1:
+            raise ValueError(f"zeros raised to {floor:g}")
+        return (floor,)
+    place, unit = numbers
     if not (abs(place) <= LARGEST and 1 / LARGEST <= unit <= LARGEST):
         raise ValueError(f"a place of scores of {place:g} and a unit of {unit:g}")
     return place, unit

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
@@ -20,11 +20,13 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import BoundaryWarning, warn_caller
 from calibrant.core.fit_report import FitReport
+from calibrant.core.weights import mean
 from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import as_type, parted, sigmoid, softplus
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence.base import rebuilt
 from calibrant.posthoc.facts import ODDS, PASSES_OF_ONE, Facts
+from calibrant.posthoc.fitting.cross_validation import fold_numbers
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
 
@@ -283,7 +285,9 @@ def report_of(found: EventFit, rows: int, notes: Notes = ()) -> FitReport:
     return FitReport(rows, "log loss", found.loss, found.steps, found.converged, notes)
 
 
-Inputs = Literal["log-odds", "probability"]
+Inputs = Literal["likelier", "log-odds", "probability"]
+# Parts that are held out to tell which is likelier.
+INPUT_FOLDS = 5
 
 
 @dataclass(eq=False)
@@ -298,10 +302,12 @@ class PlattScaling(LogOddsMap):
     Args:
         inputs: what stands for x: ``"log-odds"``; or ``"probability"``, p itself, as it was long
             done by feeding probabilities to code that was written for a classifier's scores. A
-            sigmoid of p can't be the identity, and never says less than sigmoid(b).
+            sigmoid of p can't be the identity, and never says less than sigmoid(b). It suits the
+            votes of a forest, which are too timid in the middle. ``"likelier"``: log odds, unless
+            probabilities give rows held out more likelihood.
 
     Attributes:
-        weights_: (2,) a and b.
+        weights_: (2,) a and b; where probabilities were chosen (3,) 0, a and b.
 
     References:
         Platt, Advances in Large Margin Classifiers, 1999.
@@ -325,12 +331,44 @@ class PlattScaling(LogOddsMap):
         "confidences off in the middle and right at both ends",
     )
 
-    inputs: Inputs = argument("log-odds", choices=("log-odds", "probability"))
+    inputs: Inputs = argument("likelier", choices=("likelier", "log-odds", "probability"))
+
+    @property
+    def n_parameters(self) -> int:
+        """Two."""
+        return 2
+
+    @property
+    def cross_validates(self) -> bool:
+        """Whether what stands for x is chosen by rows held out."""
+        return self.inputs == "likelier"
 
     def basis(self, xp: Any, log_odds: Array) -> list[Array]:
-        """Return x and 1."""
-        x = log_odds if self.inputs == "log-odds" else sigmoid(xp, log_odds)
-        return [x, xp.ones_like(x)]
+        """Return x and 1; or log odds, probabilities and 1."""
+        inputs = {"log-odds": log_odds, "probability": sigmoid(xp, log_odds)}
+        chosen = [inputs[self.inputs]] if self.inputs in inputs else [*inputs.values()]
+        return [*chosen, xp.ones_like(log_odds)]
+
+    def mapped_log_odds(self, xp: Any, log_odds: Array, learnt: Learnt) -> Array:
+        """Return the (n,) log odds of p' of (n,) log odds of p; see `transform`."""
+        if self.inputs == "likelier" and int(learnt["weights_"].shape[0]) == 2:
+            return learnt["weights_"][0] * log_odds + learnt["weights_"][1]
+        return super().mapped_log_odds(xp, log_odds, learnt)
+
+    def _fit(self, predictions: Predictions) -> FitReport:
+        if self.inputs != "likelier":
+            return super()._fit(predictions)
+        log_odds, outcome = event_log_odds(predictions.scores), event_outcomes(predictions)
+        logs, probs, one = self.basis(xnp, log_odds)
+        of_logs, of_probs = np.stack([logs, one], axis=1), np.stack([probs, one], axis=1)
+        chosen, likelier = of_logs, False
+        if _is_likelier(of_probs, of_logs, outcome, predictions):
+            chosen, likelier = of_probs, True
+        report = self._fit_columns(chosen, outcome, predictions.weights)
+        if likelier:
+            self.weights_ = np.concatenate([[0.0], self.weights_])
+            return replace(report, notes=(*report.notes, LIKELIER))
+        return report
 
     def _fit_columns(
         self, columns: FloatArray, outcome: FloatArray, weight: FloatArray | None
@@ -338,6 +376,29 @@ class PlattScaling(LogOddsMap):
         found = fit_event(columns, outcome, weight, smoothed=True)
         self.weights_ = found.weights
         return report_of(found, len(outcome))
+
+
+LIKELIER = "took probabilities in place of log odds, which held-out rows bear out"
+
+
+def _is_likelier(
+    first: FloatArray, second: FloatArray, outcome: FloatArray, predictions: Predictions
+) -> bool:
+    """Return whether held-out rows speak for the first (N, 2) columns."""
+    folds = min(INPUT_FOLDS, predictions.n)
+    clusters, weights = predictions.clusters, predictions.weights
+    if folds < 2 or (clusters is not None and len(np.unique(clusters)) < 2):
+        return False
+    fold = fold_numbers(predictions.summary, folds, seed=0, clusters=clusters, blind=True)
+    losses = np.empty((2, predictions.n))
+    for part in np.unique(fold):
+        away = fold == part
+        seen = None if weights is None else weights[~away]
+        for place, columns in enumerate((first, second)):
+            w = fit_event(columns[~away], outcome[~away], seen, smoothed=True).weights
+            linear = columns[away] @ w
+            losses[place, away] = np.logaddexp(0.0, linear) - outcome[away] * linear
+    return mean(losses[0], weights) < mean(losses[1], weights)
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from calibrant.core.arrays import namespace, to_numpy
-from calibrant.core.errors import InputError, NotApplicableError
+from calibrant.core.errors import InputError, NotApplicableError, NotIdentifiedWarning
 from calibrant.core.text import counted
 from calibrant.core.weights import mean, total
 from calibrant.posthoc.base import Calibrator
@@ -158,7 +158,40 @@ def too_few(predictions: Predictions) -> str:
                 f"{count} of {predictions.n} rows are {kind}, and a choice takes at least "
                 f"{FEWEST_OF_EITHER}"
             )
+    if (predictions.labels == predictions.labels[0]).all():
+        return f"all {predictions.n} labels are the same, so nothing says what tells classes apart"
     return ""
+
+
+# How many standard errors a candidate must be better than the frequencies of the classes, where
+# one temperature sees no more than chance.
+SAYS_MORE = 2.0
+BY_CHANCE = "no candidate says more of the labels than how frequent the classes are"
+
+
+def says_no_more(contest: CrossValidation, trials: dict[str, Trial]) -> bool:
+    """Return whether labels are as if by chance: nobody does better than their frequencies.
+
+    Nothing is asked where one temperature is told from chance. The frequencies are those of the
+    other rows, each class with one row more; or equal ones, if they have the lower loss.
+    """
+    rows, classes = contest.predictions, int(contest.predictions.scores.shape[1])
+    if not isinstance(rows.temperature.warning, NotIdentifiedWarning):
+        return False
+    counts = np.bincount(rows.labels, rows.weights, classes)
+    own = 1.0 if rows.weights is None else rows.weights
+    every = total(rows.n, rows.weights)
+    squares = ((counts + 1) ** 2).sum() / (every + classes) ** 2
+    of_label = np.maximum(counts[rows.labels] + 1 - own, 1e-9) / (every - own + classes)
+    equal = np.full(rows.n, 1 / classes)
+    by_chance = [
+        -np.log(p) if contest.score == "nll" else 1 - 2 * p + square
+        for p, square in ((of_label, squares), (equal, 1 / classes))
+    ]
+    base = min(by_chance, key=lambda losses: mean(losses, rows.weights))
+    best = min(trials.values(), key=lambda trial: trial.mean)
+    lead = difference_of_losses(base, best.losses, contest.folds, best.worth)
+    return lead.value < SAYS_MORE * lead.error
 
 
 Rule = Literal["average", "lowest", "simplest"]

@@ -26,11 +26,10 @@ from calibrant.core.checks import (
 from calibrant.core.errors import (
     InputError,
     NotApplicableError,
-    NotIdentifiedWarning,
     PredictionsError,
-    warn_caller,
 )
-from calibrant.core.weights import are_counts, mean
+from calibrant.core.weights import are_counts
+from calibrant.posthoc.placing import rows_of_event
 from calibrant.posthoc.state import Estimator, FittedForm, FittedKind
 from calibrant.predictions.binary import BinaryKind, as_logits, two_columns
 from calibrant.predictions.names import listed
@@ -45,8 +44,6 @@ FORMS: dict[FittedForm, str] = {
     "toplabel": "the confidence of the predicted label alone",
 }
 SCORES = "scores that are no probabilities"
-# Scores lie at most so many units from their mean, lest probabilities beyond 1 - 1e-16 are one.
-FARTHEST = 20.0
 # What a method may need besides logits and labels: what that is, and the keys that hold it.
 NEEDS = {
     "features": ("features of shape (N, D)", "'features'"),
@@ -287,46 +284,8 @@ def read_scores(
         features = None if features is None else as_array(features)[None, ...]
     check_classes(estimator, rows)
     if own == "probs":
-        rows = Predictions.from_probs(rows, None, source="predict_proba").logits
+        known = Predictions.from_probs(rows, None, source="predict_proba")
+        rows = rows_of_event(estimator, known).scores
     elif kind is None and rows.shape[0] and 0 <= rows[0, 0] <= 1:  # mostly one number tells
         warn_of_probabilities(rows, "predict_proba")
     return rows, checked_features(estimator, features, int(rows.shape[0])), single
-
-
-def rows_of_event(estimator: Estimator, predictions: Predictions) -> Predictions:
-    """Return logits: of rows of one number those of "the predicted label is right".
-
-    Scores are put on the scale of log odds as `estimator` has learnt to (`placing_`).
-    """
-    if predictions.kind != "score":
-        return predictions.as_correctness().as_logits()
-    scores = predictions.scores
-    return predictions.as_correctness(
-        as_logits(namespace(scores), scores, "score", estimator.placing_)
-    )
-
-
-def placing_of(predictions: Predictions) -> tuple[float, float]:
-    """Return the mean of scores and their unit, which puts them on the scale of log odds.
-
-    That is their standard deviation, or more where some lie very far out. Where they don't rank
-    right rows above wrong ones, it warns.
-    """
-    scores, weights = np.asarray(predictions.scores), predictions.weights
-    middle = mean(scores, weights)
-    spread = np.sqrt(mean((scores - middle) ** 2, weights))
-    farthest = float(np.abs(scores - middle).max())
-    right = predictions.predicted == predictions.labels
-    count = np.ones(len(scores)) if weights is None else weights
-    _, rank = np.unique(scores, return_inverse=True)
-    if right.any() and not right.all():
-        of_right, of_all = (float(np.average(rank, weights=count * r)) for r in (right, 1))
-        if of_right < of_all:
-            warn_caller(
-                NotIdentifiedWarning(
-                    f"{predictions.source}: rows of higher scores are right less often; of a "
-                    "number that is low where the prediction is sure, such as a loss, give minus it"
-                )
-            )
-    unit = max(float(spread), farthest / FARTHEST)
-    return float(middle), unit or 1.0

@@ -163,8 +163,9 @@ class Estimator(ABC):
             positive class, or the confidence in a ``"toplabel"``.
         kind_: whether these were ``"logits"`` (log odds), ``"probs"`` or a ``"score"``; what is
             given to it afterwards is taken for the same.
-        placing_: where it puts a score: mean m and unit u of those that it was fitted to, of which
-            (s - m) / u takes the place of log odds; None of other kinds.
+        placing_: where it puts what isn't a logit: of a score mean m and unit u of those that it
+            was fitted to, of which (s - m) / u takes the place of log odds; of probabilities with
+            exact zeros the one number that zeros are raised to; else None.
         fit_report_: what the fit did.
         fitted_to_: hashes by which its rows are found again; none where sums were fitted to.
     """
@@ -177,6 +178,7 @@ class Estimator(ABC):
     fits_top_label: ClassVar[bool] = False
     fits_scores: ClassVar[bool] = False
     weighs: ClassVar[bool] = False
+    raises_zeros: ClassVar[bool] = True
     sample_rows: ClassVar[int] = SAMPLE_ROWS
     part_names: ClassVar[tuple[str, ...]] = ()
 
@@ -185,7 +187,7 @@ class Estimator(ABC):
     called_: tuple[str, ...] | None = field(default=None, init=False, repr=False)
     form_: FittedForm = field(default="rows", init=False, repr=False)
     kind_: FittedKind = field(default="logits", init=False, repr=False)
-    placing_: tuple[float, float] | None = field(default=None, init=False, repr=False)
+    placing_: tuple[float, ...] | None = field(default=None, init=False, repr=False)
     fit_report_: FitReport = field(init=False, repr=False)
     fitted_to_: tuple[int, ...] = field(default=(), init=False, repr=False)
 

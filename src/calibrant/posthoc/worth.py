@@ -252,6 +252,10 @@ def cross_validated(
     note = ""
     if predictions.n < whole:
         note = f"a uniform sample of {predictions.n} of {whole} rows"
+    labels = predictions.known_labels
+    if labels is not None and not predictions.top_only and (labels == labels[:1]).all():
+        alike = f"all {predictions.n} labels are the same, so this says nothing of other classes"
+        note = f"{note}; {alike}" if note else alike
     like = make_calibrator(calibrator) if isinstance(calibrator, str) else calibrator
     rows, parts = _parted(predictions.counted, folds or _folds_for(like, predictions.n), seed)
     mapped = _mapped(like, rows, parts, watch)

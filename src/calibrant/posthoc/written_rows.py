@@ -18,7 +18,7 @@ from calibrant.files.reading import PredictionFile
 from calibrant.files.rewriting import RowsAgain
 from calibrant.files.writing import scores_key
 from calibrant.posthoc.applying import apply_map
-from calibrant.posthoc.needs import rows_of_event
+from calibrant.posthoc.placing import rows_of_event
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import said_of_top
 

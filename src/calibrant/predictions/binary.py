@@ -67,9 +67,7 @@ def two_columns(scores: Array, kind: BinaryKind, source: str) -> Array:
     return xp.stack([1 - wide, wide], axis=1)
 
 
-def as_logits(
-    xp: Any, scores: Array, kind: str, placing: tuple[float, float] | None = None
-) -> Array:
+def as_logits(xp: Any, scores: Array, kind: str, placing: tuple[float, ...] | None = None) -> Array:
     """Return the (N, K) logits that scores stand for, (N, 2) of one score a row.
 
     A pure function of arrays, so that an exported map reads what the calibrator does.
@@ -78,7 +76,8 @@ def as_logits(
         xp: array namespace of the scores, which are floats.
         scores: (N, K) logits or probabilities, or (N,) of them or of scores.
         kind: ``"logits"``, ``"probs"`` or ``"score"``.
-        placing: (m, u) of scores s, of which (s - m) / u are taken for log odds.
+        placing: (m, u) of scores s, of which (s - m) / u are taken for log odds; or of
+            probabilities what zeros are raised to, None for the smallest normal float32.
     """
     if kind == "score":
         assert placing is not None
@@ -89,7 +88,8 @@ def as_logits(
         other = 1 - scores if kind == "probs" else xp.zeros_like(scores)
         scores = xp.stack([other, scores], axis=1)
     if kind == "probs":
-        scores = xp.log(xp.clip(scores, SMALLEST_PROBABILITY, None))
+        (floor,) = placing or (SMALLEST_PROBABILITY,)
+        scores = xp.log(xp.clip(scores, floor, None))
     return scores
 
 

@@ -64,12 +64,12 @@ ScoreKind = Literal["logits", "probs", "toplabel", "score"]
 LARGEST_SCORE = 1e35
 
 
-def log_of(probs: Array) -> Array:
-    """Return logarithms of (N, K) probabilities, those below the smallest normal float32 raised."""
+def log_of(probs: Array, floor: float = SMALLEST_PROBABILITY) -> Array:
+    """Return logarithms of (N, K) probabilities, those below a floor raised to it."""
     xp = namespace(probs)
     # In float16 the bound itself would be zero.
     probs = xp.astype(probs, working_dtype(probs), copy=False)
-    return xp.log(xp.clip(probs, SMALLEST_PROBABILITY, None))
+    return xp.log(xp.clip(probs, floor, None))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

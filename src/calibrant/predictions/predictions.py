@@ -136,13 +136,18 @@ class Predictions(RowTable):
             return self.scores
         return log_of(self._full_rows())
 
-    def as_logits(self) -> Predictions:
+    def as_logits(self, floor: float = SMALLEST_PROBABILITY) -> Predictions:
         """Return the same rows with `logits` for scores.
+
+        Args:
+            floor: what probabilities below it, zeros among them, are raised to.
 
         Raises:
             PredictionsError: they are in the top-label form.
         """
-        return self if self.kind == "logits" else replace(self, kind="logits", scores=self.logits)
+        if self.kind == "logits":
+            return self
+        return replace(self, kind="logits", scores=log_of(self._full_rows(), floor))
 
     def only_logits(self, instead: Array | None = None) -> Predictions:
         """Return logits, or (N, K) others `instead`, and labels alone; nothing is checked again."""

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError, PredictionsError
-from calibrant.predictions.predictions import SMALLEST_PROBABILITY
+from calibrant.posthoc.placing import half_of_least
 
 Response = Literal["auto", "decision_function", "predict_proba"]
 # Asked for in this order: a margin has not been squashed into [0, 1].
@@ -137,8 +137,7 @@ def floor_of(scores: Scores) -> float:
     """
     if not scores.probabilities:
         return 0.0
-    least = float(scores.values.min(initial=1.0, where=scores.values > 0))
-    return max(least / 2, SMALLEST_PROBABILITY)
+    return half_of_least(scores.values)
 
 
 @dataclass(frozen=True)

@@ -63,9 +63,9 @@ class LinearFit(NamedTuple):
         """Return the fit report of so many calibration rows, after a warning if it fell short."""
         if not self.converged:
             message = f"method '{method}' stopped after {self.iterations} steps: {self.message}"
+            if np.isfinite(self.gap):
+                message += f"; more of them would lower its loss by at most {self.gap:.1g} nats"
             warn_caller(ConvergenceWarning(message))
-        if self.gap <= SMALL_GAP:
-            notes += (f"the objective lies within {SMALL_GAP:.0e} of its minimum",)
         return FitReport(rows, "penalised nll", self.value, self.iterations, self.converged, notes)
 
 

@@ -41,6 +41,7 @@ class Uncalibrated(Calibrator):
         array([[0.75, 0.25]])
     """
 
+    raises_zeros: ClassVar[bool] = False  # the network's own
     method: ClassVar[str] = "none"
     facts: ClassVar[Facts | None] = Facts(
         "uncalibrated",

@@ -469,6 +469,27 @@ def test_many_logits_are_tried_in_two_folds(monkeypatch):
         fitted(logits, labels, folds=1)
 
 
+def test_many_rows_are_tried_in_three_folds(monkeypatch):
+    logits, labels = biased(400)
+    monkeypatch.setattr("calibrant.posthoc.auto.ROWS_FOR_FEWER", 400)
+    assert "; 3-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
+
+
+def test_what_can_t_catch_up_is_left_out_and_nothing_is_lost(monkeypatch):
+    rng = np.random.default_rng(4)
+    honest = 1.5 * rng.normal(size=(600, 5))
+    labels = (honest + rng.gumbel(size=honest.shape)).argmax(axis=1)
+    mixed = honest @ (np.eye(5) + 0.9 * np.roll(np.eye(5), 1, axis=1))  # classes confused in turn
+    names = "temperature, top-rest, svs, svs+top-rest, ridge, ridge+top-rest"
+    found = fitted(mixed, labels, candidates=names, repeats=1)
+    said = " ".join(found.fit_report_.notes)
+    assert "left out svs+top-rest: svs alone is too far behind ridge" in said
+    monkeypatch.setattr(model_selection, "OUT_OF_REACH", np.inf)
+    every = fitted(mixed, labels, candidates=names, repeats=1)
+    assert "left out" not in " ".join(every.fit_report_.notes)
+    np.testing.assert_allclose(found.predict_proba(mixed), every.predict_proba(mixed), atol=1e-9)
+
+
 def test_with_many_logits_nothing_is_put_behind_a_hopeless_step(monkeypatch):
     said = margin_tempered(3000, 30).predictions
     logits, labels = said.scores, said.labels

@@ -9,12 +9,14 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
+import calibrant as cb
 from calibrant.comparison.compare import compare
 from calibrant.core.errors import (
     BoundaryWarning,
     CalibrationWarning,
     ConvergenceWarning,
     InputError,
+    NotApplicableError,
     NotIdentifiedWarning,
 )
 from calibrant.posthoc.fitting.cross_validation import fold_numbers
@@ -211,3 +213,34 @@ def test_better_than_one_temperature_on_a_published_network(method, real_predict
         return -np.log(probs[np.arange(test.n), test.labels]).mean()
 
     assert nll(method) < nll("temperature") - 0.005
+
+
+@pytest.mark.parametrize("inputs", ["centred", "log-probabilities"])
+def test_before_a_contest_a_ridge_is_given_its_pull_and_the_inputs_that_suit_the_rows(inputs):
+    rng = np.random.default_rng(3)
+    said = 2 * rng.normal(size=(2500, 3))
+    said -= said.mean(axis=1, keepdims=True)
+    if inputs == "log-probabilities":
+        said -= np.log(np.exp(said).sum(axis=1, keepdims=True))
+    # Sure rows are of class 2 more often; of a centred input only the other classes say so.
+    truth = said @ np.array([[1.0, 0.6, 0], [0, 1, 0], [0.3, 0, 0.4]]).T
+    labels = (truth + rng.gumbel(size=truth.shape)).argmax(axis=1)
+    rows = Predictions.from_logits(said, labels)
+    settled = make_calibrator("ridge").settled(rows)
+    assert settled.ridge in PULLS
+    assert settled.inputs == inputs
+    assert settled.settled(rows) is settled
+
+
+def test_a_ridge_that_gains_nothing_doesn_t_take_part():
+    refused = 0
+    for seed in range(4):
+        rows = cb.synthetic.tempered(400, 4, seed=seed).predictions
+        try:
+            make_calibrator("ridge").settled(rows)
+        except NotApplicableError:
+            refused += 1
+    assert refused >= 2  # of rows that one temperature puts right, a standard error lets few by
+    right = Predictions.from_logits(rows.logits, rows.logits.argmax(axis=1))
+    with pytest.raises(NotApplicableError, match="no clear gain"):
+        make_calibrator("ridge").settled(right)

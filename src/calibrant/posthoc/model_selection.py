@@ -114,13 +114,15 @@ def trials_of(
 ) -> tuple[dict[str, Trial], dict[str, Calibrator]]:
     """Return the trials of all chains and what they begin with, less those that are left out.
 
-    Those are what refuses the rows, and what stands behind a first step that is worse than the
-    fallback by more than `hopeless` standard errors. Beside them the first steps: what such a step
-    chooses by rows held out, a ridge, it chooses once and not in every fold.
+    Those are what refuses the rows; what stands behind a first step that is worse than the fallback
+    by more than `hopeless` standard errors; and what stands so far behind the best that its last
+    step, gaining what it gains by itself, can't catch up. Beside them the first steps: what such a
+    step chooses by rows held out, a ridge, it chooses once and not in every fold.
     """
     trials: dict[str, Trial] = {}
     first: dict[str, Calibrator] = {}
-    every = with_prefixes(chains)
+    # Shorter ones first: they say whether longer ones are worth their time.
+    every = sorted(with_prefixes(chains), key=lambda name: name.count("+"))
     for name in every:
         before, step = parted(name)
         if before and before not in trials:
@@ -132,6 +134,9 @@ def trials_of(
             if gap.value > hopeless * gap.error:
                 left_out[name] = f"{before} alone is clearly worse than {fallback}"
                 continue
+        if before and (ahead := _out_of_reach(trials, before, step, contest.folds, fallback)):
+            left_out[name] = f"{before} alone is too far behind {ahead}"
+            continue
         behind = any(parted(other)[0] == name for other in every)
         try:
             given = trials[before] if before else None
@@ -142,6 +147,26 @@ def trials_of(
         except NotApplicableError as refusal:
             left_out[name] = str(refusal)
     return trials, first
+
+
+# A chain is out of reach where even then it would be so many standard errors worse than the best.
+OUT_OF_REACH = 4.0
+
+
+def _out_of_reach(
+    trials: dict[str, Trial], before: str, step: str, folds: int, fallback: str
+) -> str | None:
+    """Return the best so far if one more step can't catch up with it, else None.
+
+    Behind others a step has gained less than it does alone, on all networks measured.
+    """
+    best = min(trials, key=lambda name: trials[name].mean)
+    if step not in trials:
+        return None
+    own = trials[before]
+    gap = difference_of_losses(own.losses, trials[best].losses, folds, own.worth)
+    gain = max(trials[fallback].mean - trials[step].mean, 0.0)
+    return best if gap.value - gain > OUT_OF_REACH * gap.error else None
 
 
 def too_few(predictions: Predictions) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -46,7 +46,11 @@ PATH_TOLERANCE = 1e-5
 # before it falls (Dirichlet calibration of a hundred classes), so they aren't tried one by one.
 PULLS = tuple(10 ** (half / 2) for half in (12, 8, 7, 6, 5, 4, 3, 2, 1, 0))
 # A choice among pulls needs no more rows held out than these; a fold more costs as long as any.
-ENOUGH_HELD_OUT = 2000
+# Where a contest follows, half of them do: the loss is flat around the best.
+ENOUGH_HELD_OUT, ENOUGH_BEFORE_A_CONTEST = 2000, 1000
+# Nor does it need more rows in all there: a pull says how far classes are from one temperature, in
+# units of one row's likelihood, and not how many rows there are.
+ROWS_BEFORE_A_CONTEST = 3000
 
 
 class Regularisation(Protocol):
@@ -112,7 +116,12 @@ class _Path:
 
 
 def cross_validate(
-    rows: LinearLikelihood, fold: IntArray, path: Sequence[Chosen], max_iterations: int
+    rows: LinearLikelihood,
+    fold: IntArray,
+    path: Sequence[Chosen],
+    max_iterations: int,
+    *,
+    contest: bool = False,
 ) -> tuple[Chosen, LinearFit | None, FloatArray]:
     """Return the strengths with the lowest held-out NLL, and a start for their fit to all rows.
 
@@ -126,12 +135,15 @@ def cross_validate(
         path: from the strongest to the weakest. The first, and of every second one the middle
             three, are tried, then downhill from the best of these, then its other neighbours.
         max_iterations: bound on the steps of each fit.
+        contest: whether one follows, that says better what the strengths are worth: then fewer rows
+            choose, and the losses of the others are infinite.
     """
     folds = np.unique(fold).tolist()
     if len(folds) < 2:
         return path[0], None, np.full(len(fold), np.inf)
     counts = np.cumsum([(fold == part).sum() for part in folds])
-    chosen_by = folds[: int(np.searchsorted(counts, ENOUGH_HELD_OUT)) + 1]
+    enough = ENOUGH_BEFORE_A_CONTEST if contest else ENOUGH_HELD_OUT
+    chosen_by = folds[: int(np.searchsorted(counts, enough)) + 1]
     fits, known = _Path(rows, fold, max_iterations), np.isin(fold, chosen_by)
     weights = None if rows.weights is None else rows.weights[known]
     tried: dict[int, tuple[FloatArray, LinearFit]] = {}
@@ -154,6 +166,8 @@ def cross_validate(
         means[place] = mean_at(place)
     best = min(means, key=lambda place: means[place])
     losses, start = tried[best]
+    if contest:
+        return path[best], start, losses
     others = [part for part in folds if part not in chosen_by]
     losses = np.where(known, losses, fits.losses(path[best], others))
     return path[best], start, losses
@@ -452,17 +466,41 @@ class RidgeMatrixScaling(PenalisedMap):
         return self.n_classes_**2 + self.n_classes_ + 1 if self.ridge_ else 1
 
     def settled(self, predictions: Predictions) -> RidgeMatrixScaling:
-        """Return it with the pull that it chooses by these rows.
+        """Return it with the pull, and the inputs, that it chooses by some of these rows.
 
         Raises:
             NotApplicableError: with no pull it clearly gains on temperature scaling.
         """
         if self.ridge > 0:
             return self
-        fitted = replace(self).fit_predictions(predictions)
-        if not fitted.ridge_:
+        classes, clusters = predictions.n_classes or 0, predictions.clusters
+        refuse_many_classes(self.method, classes, self.most_classes, often=True)
+        if isinstance(predictions.temperature.warning, BoundaryWarning):
             raise NotApplicableError(NO_CLEAR_GAIN)
-        return replace(self, ridge=fitted.ridge_)
+        fold = fold_numbers(predictions.summary, FOLDS, seed=0, clusters=clusters)
+        held = np.cumsum(np.bincount(fold))
+        some = fold <= max(int(np.searchsorted(held, ROWS_BEFORE_A_CONTEST)), 1)
+        predictions, fold = predictions.take(some), fold[some]
+        clusters = predictions.clusters
+        path = [Pull(pull) for pull in PULLS]
+        found: list[tuple[float, float, str, FloatArray]] = []
+        for inputs in sorted(INPUTS, key=lambda each: each != self.inputs):
+            rows = replace(self, inputs=cast(Inputs, inputs))._likelihood(predictions, square=True)
+            (pull,), _, losses = cross_validate(rows, fold, path, self.max_iterations, contest=True)
+            known = np.isfinite(losses)
+            loss = average(losses[known], None if rows.weights is None else rows.weights[known])
+            found.append((loss, pull, inputs, losses))
+            path = [each for each in path if each.pull == pull]  # the same suits the others
+        _, pull, inputs, losses = min(found, key=lambda each: each[0])
+        known = np.isfinite(losses)
+        single = rows.losses(np.zeros((classes, classes)), np.zeros(classes))
+        worth = Worth(
+            None if rows.weights is None else rows.weights[known],
+            None if clusters is None else clusters[known],
+        )
+        if not clearly_lower(losses[known], single[known], int(fold.max()) + 1, worth):
+            raise NotApplicableError(NO_CLEAR_GAIN)
+        return replace(self, ridge=pull, inputs=cast(Inputs, inputs))
 
     def _fit(self, predictions: Predictions) -> FitReport:
         classes = self.n_classes_

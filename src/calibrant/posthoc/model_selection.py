@@ -158,7 +158,8 @@ def _out_of_reach(
 ) -> str | None:
     """Return the best so far if one more step can't catch up with it, else None.
 
-    Behind others a step has gained less than it does alone, on all networks measured.
+    Behind others a step has gained less than it does alone, on all networks measured, but for the
+    harm that they did, which it may repair.
     """
     best = min(trials, key=lambda name: trials[name].mean)
     if step not in trials:
@@ -166,6 +167,7 @@ def _out_of_reach(
     own = trials[before]
     gap = difference_of_losses(own.losses, trials[best].losses, folds, own.worth)
     gain = max(trials[fallback].mean - trials[step].mean, 0.0)
+    gain += max(own.mean - trials[fallback].mean, 0.0)
     return best if gap.value - gain > OUT_OF_REACH * gap.error else None
 
 

@@ -45,7 +45,7 @@ from calibrant.posthoc.array_ops import (
 )
 
 Inputs = Literal["log-probabilities", "centred"]
-INPUTS: tuple[str, ...] = ("log-probabilities", "centred")
+INPUTS: tuple[Inputs, ...] = ("log-probabilities", "centred")
 
 
 def linear_inputs(xp: Any, logits: Array, inputs: str, beta: Array | float, masks: bool) -> Array:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -483,24 +483,29 @@ class RidgeMatrixScaling(PenalisedMap):
         predictions, fold = predictions.take(some), fold[some]
         clusters = predictions.clusters
         path = [Pull(pull) for pull in PULLS]
-        found: list[tuple[float, float, str, FloatArray]] = []
-        for inputs in sorted(INPUTS, key=lambda each: each != self.inputs):
-            rows = replace(self, inputs=cast(Inputs, inputs))._likelihood(predictions, square=True)
+        found: list[tuple[float, float, Inputs, FloatArray]] = []
+        every = {
+            inputs: replace(self, inputs=inputs)._likelihood(predictions, square=True)
+            for inputs in (self.inputs, *INPUTS)
+        }
+        weights = predictions.weights
+        for inputs, rows in every.items():
             (pull,), _, losses = cross_validate(rows, fold, path, self.max_iterations, contest=True)
             known = np.isfinite(losses)
-            loss = average(losses[known], None if rows.weights is None else rows.weights[known])
+            loss = average(losses[known], None if weights is None else weights[known])
             found.append((loss, pull, inputs, losses))
             path = [each for each in path if each.pull == pull]  # the same suits the others
         _, pull, inputs, losses = min(found, key=lambda each: each[0])
         known = np.isfinite(losses)
-        single = rows.losses(np.zeros((classes, classes)), np.zeros(classes))
+        none = np.zeros((classes, classes)), np.zeros(classes)
+        single = every[self.inputs].losses(*none)
         worth = Worth(
-            None if rows.weights is None else rows.weights[known],
+            None if weights is None else weights[known],
             None if clusters is None else clusters[known],
         )
         if not clearly_lower(losses[known], single[known], int(fold.max()) + 1, worth):
             raise NotApplicableError(NO_CLEAR_GAIN)
-        return replace(self, ridge=pull, inputs=cast(Inputs, inputs))
+        return replace(self, ridge=pull, inputs=inputs)
 
     def _fit(self, predictions: Predictions) -> FitReport:
         classes = self.n_classes_

@@ -484,7 +484,7 @@ class RidgeMatrixScaling(PenalisedMap):
         clusters = predictions.clusters
         path = [Pull(pull) for pull in PULLS]
         found: list[tuple[float, float, Inputs, FloatArray]] = []
-        every = {
+        every: dict[Inputs, LinearLikelihood] = {
             inputs: replace(self, inputs=inputs)._likelihood(predictions, square=True)
             for inputs in (self.inputs, *INPUTS)
         }

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,7 +96,9 @@ class BinomialTest:
         from scipy.special import betainc
 
         k = self.counted[place] * times
-        return float(betainc(k - errors, errors + 1, 1 - risk)) if k > errors else 1.0
+        # P(X <= errors) of a binomial X, as in `p_values`.
+        found: Any = betainc(k - errors, errors + 1, 1 - risk) if k > errors else 1.0
+        return float(found)
 
     def share(self, place: int) -> float:
         """Return the share that counts of what counts at the last threshold."""

@@ -19,7 +19,7 @@ def methods(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="One of them, or a chain as svs+top-rest; else all.",
+            help="A method, or a chain such as svs+top-rest. Default: all methods.",
             autocompletion=complete_method,
             show_default=False,
         ),
@@ -67,7 +67,9 @@ def metrics(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="One of them; all if left out.", autocompletion=complete_metric, show_default=False
+            help="A metric. Default: all metrics.",
+            autocompletion=complete_metric,
+            show_default=False,
         ),
     ] = None,
 ) -> None:

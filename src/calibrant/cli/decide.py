@@ -28,7 +28,7 @@ class RuleOptions:
     """What is decided by, and how intervals are made."""
 
     risk: float | None = option(
-        None, "Answer only so many rows that at most this share of the answers is wrong."
+        None, "Answer the surest rows: as many as keep at most this share of answers wrong."
     )
     loss: str | None = option(
         None,
@@ -36,10 +36,10 @@ class RuleOptions:
         metavar="COLUMN",
     )
     precision: float | None = option(
-        None, "Call rows of a class so, of which this share is of it: a fraction."
+        None, "Predict the class so that at least this share of its predictions is right."
     )
     recall: float | None = option(
-        None, "Call rows of a class so, and find this share of its rows: a fraction."
+        None, "Predict the class so that at least this share of its rows is found."
     )
     of: str | None = option(
         None,

@@ -27,10 +27,14 @@ class ExportOptions:
     )
     kind: str | None = option(
         None,
-        "What it is given: logits or probs. Default: what the calibrator was fitted to.",
+        "What the exported map takes: logits or probs. Default: as in the fit.",
         metavar="WORD",
     )
-    dtype: str = option("float32", "Of what goes in and out: float32, float64.", metavar="WORD")
+    dtype: str = option(
+        "float32",
+        "Type of the numbers that go in and come out: float32 or float64.",
+        metavar="WORD",
+    )
     level: float = option(
         DEFAULT_LEVEL, "Probability of the intervals, a fraction, where there are any."
     )
@@ -41,9 +45,11 @@ class ExportOptions:
         None, "Put the calibrator behind this network, into one file.", metavar="NETWORK.onnx"
     )
     output: str | None = option(
-        None, "Output of the network that it reads, if not found by shape.", metavar="NAME"
+        None, "Output of the network that holds the logits, if shapes don't tell.", metavar="NAME"
     )
-    features_output: str | None = option(None, "The same for the features.", metavar="NAME")
+    features_output: str | None = option(
+        None, "Output of the network that holds the features, if shapes don't tell.", metavar="NAME"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

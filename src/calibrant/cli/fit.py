@@ -66,7 +66,9 @@ class FitOptions(MethodOptions):
         "million, and one million for chains and auto.",
         panel=MANY,
     )
-    seed: int = option(0, "Seed of that sample, and of the folds of its worth.", panel=MANY)
+    seed: int = option(
+        0, "Seed of that sample, and of the folds that tell what the fit is worth.", panel=MANY
+    )
     no_worth: bool = option(
         False,
         "Leave out what the fit is worth on rows that it hasn't seen, which takes as long as five "

@@ -38,11 +38,13 @@ class MonitorOptions:
         None, "How far a probability may be off, a fraction. Default: 0.02.", panel=TESTS
     )
     alpha: float | None = option(
-        None, "Probability of a false alarm of the level test, ever. Default: 0.05.", panel=TESTS
+        None,
+        "Probability that the level test ever gives a false alarm. Default: 0.05.",
+        panel=TESTS,
     )
     average_run_length: float | None = option(
         None,
-        "Rows to a false alarm of the change test, on average. Default: 100000.",
+        "Average number of rows until the change test gives a false alarm. Default: 100000.",
         metavar="ROWS",
         panel=TESTS,
     )

@@ -28,6 +28,7 @@ class WeightAverage(nn.Module):
 
     Examples:
         >>> import torch
+        >>> from calibrant.training.run.averaging import WeightAverage
         >>> layer = torch.nn.Linear(1, 1, bias=False)
         >>> average = WeightAverage(layer, "swa")
         >>> for weight in (1.0, 2.0, 6.0):

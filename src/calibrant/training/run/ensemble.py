@@ -25,7 +25,8 @@ class Ensemble(nn.Module):
 
     Examples:
         >>> import torch
-        >>> sure, unsure = torch.nn.Identity(), torch.nn.Softmax(dim=1)
+        >>> from calibrant.training.run.ensemble import Ensemble
+        >>> sure = torch.nn.Identity()
         >>> Ensemble([sure, sure])(torch.tensor([[3.0, 0.0]])).softmax(1).round(decimals=3)
         tensor([[0.9530, 0.0470]])
     """
@@ -52,6 +53,7 @@ def ensemble_of(said: Sequence[Predictions], source: str = "ensemble") -> Predic
 
     Examples:
         >>> import calibrant as cb
+        >>> from calibrant.training.run.ensemble import ensemble_of
         >>> sure = cb.Predictions.from_probs([[1.0, 0.0]], [0])
         >>> half = cb.Predictions.from_probs([[0.5, 0.5]], [0])
         >>> ensemble_of([sure, half]).probs.tolist()

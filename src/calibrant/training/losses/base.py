@@ -80,12 +80,16 @@ class Rows:
 
     def likelihood(self) -> tuple[Tensor, Tensor]:
         """Return the (M,) cross-entropy without gradient, and its (M, K) gradient by the logits."""
-        gradient = self.log_probs.detach().exp()
-        if self.soft is None:
-            gradient.scatter_add_(1, self.target[:, None], -torch.ones_like(gradient[:, :1]))
-        else:
-            gradient = gradient * self.soft.sum(1, keepdim=True) - self.soft
-        return self.cross_entropy.detach().clone(), gradient
+        if self.soft is not None:
+            probs = self.log_probs.detach().exp()
+            gradient = probs * self.soft.sum(1, keepdim=True) - self.soft
+            return self.cross_entropy.detach().clone(), gradient
+        logits, column = self.logits.detach(), self.target[:, None]
+        gradient = logits.softmax(1)
+        # Of all logarithms of probabilities one is wanted, and that of the top never underflows.
+        down = logits.amax(1, keepdim=True) - logits.gather(1, column)
+        values = (down - gradient.amax(1, keepdim=True).log())[:, 0]
+        return values, gradient.scatter_add_(1, column, -torch.ones_like(down))
 
     @property
     def cross_entropy(self) -> Tensor:

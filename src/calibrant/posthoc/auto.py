@@ -45,7 +45,7 @@ CANDIDATES_OF_EVENTS = "temperature, platt, beta, quadratic, venn-abers"
 CANDIDATES_OF_SCORES = "platt, beta, quadratic, venn-abers"
 USUAL = "usual"
 # Parts of a repeat; fewer from so many rows on, and the fewest beyond so many logits, where fits
-# take long. With 5 000 rows of five networks three folds took the chain that five folds took.
+# take long. With 5 000 rows of three networks three folds took the chain that five folds took.
 FOLDS, FEWER_FOLDS, FEWEST_FOLDS = 5, 3, 2
 ROWS_FOR_FEWER = 3000
 # There, nothing is put behind a step that alone is so many standard errors worse than the fallback.

@@ -292,7 +292,7 @@ class RowTable:
             <Predictions 'scores': 4 rows, score>
             >>> after = cb.posthoc.PlattScaling().fit_predictions(rows).apply_predictions(rows)
             >>> after.kind, after.scores.round(2)
-            ('toplabel', array([0.18, 0.76, 0.45, 0.61]))
+            ('toplabel', array([0.18, 0.76, 0.43, 0.62]))
         """
         values = to_numpy(as_array(scores))
         check_shape(values.shape, "score", source)

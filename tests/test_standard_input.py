@@ -53,6 +53,32 @@ def test_what_is_wrong_names_standard_input(source: Path):
     assert str(wrong.exception).startswith("-: ")
 
 
+@pytest.mark.parametrize("piped", ["--fit", "--test"])
+def test_compare_takes_either_set_from_standard_input(source: Path, piped: str):
+    words = ["compare", "--methods", "temperature", "--resamples", "20", "--json", "-"]
+    other = source.with_name("other.csv")
+    cb.write_predictions(cb.load_sample("test").take(slice(200, 400)), other)
+    more = ["--format", "csv", "--test" if piped == "--fit" else "--fit", str(other)]
+    found = json.loads(run(source, *words, piped, "-", *more).output)
+    whole = json.loads(run(source, *words, piped, str(source), *more).output)
+    (own,), (same,) = found["methods"], whole["methods"]
+    assert own["metrics"] == same["metrics"]
+    assert found[piped.removeprefix("--")] == "-"
+
+
+def test_compare_splits_what_is_piped(source: Path):
+    words = ("--methods", "temperature", "--resamples", "20", "--format", "csv")
+    assert "fit on - (100 rows)" in run(source, "compare", "-", *words).output
+
+
+def test_standard_input_is_named_once(source: Path):
+    twice = run(source, "compare", "--fit", "-", "--test", "-", "--format", "csv", ok=False)
+    assert isinstance(twice.exception, InputError)
+    assert "read once" in str(twice.exception)
+    twice = run(source, "measure", "-", "-", "--format", "csv", ok=False)
+    assert "read once" in str(twice.exception)
+
+
 def test_a_pipe_leaves_nothing_behind(source: Path, tmp_path: Path):
     place = tmp_path / "temporary"
     place.mkdir()

@@ -38,8 +38,9 @@ class CompareOptions:
         "Predictions to fit on. Of many files a uniform sample of 100 000 rows is compared, "
         "and so it is of --test.",
         metavar="FILE",
+        reads=True,
     )
-    test: Path | None = option(None, "Predictions to measure on.", metavar="FILE")
+    test: Path | None = option(None, "Predictions to measure on.", metavar="FILE", reads=True)
     fit_size: float | None = option(
         None, "Of files that are split: rows to fit on, or a fraction below 1. Default: 0.5."
     )

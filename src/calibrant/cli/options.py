@@ -18,13 +18,13 @@ import inspect
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -63,6 +63,7 @@ def option(
     metavar: str | None = None,
     panel: str = OWN,
     complete: Callable[[str], list[str]] | None = None,
+    reads: bool = False,
 ) -> Any:
     """Return a field of a dataclass that is an option of commands.
 
@@ -73,8 +74,16 @@ def option(
         metavar: stands for its value in help texts.
         panel: the panel of the help text that it belongs to.
         complete: what the shell offers after the beginning of a value.
+        reads: whether it names predictions, of which ``-`` is standard input.
     """
-    about = {"help": help, "names": names, "metavar": metavar, "panel": panel, "complete": complete}
+    about = {
+        "help": help,
+        "names": names,
+        "metavar": metavar,
+        "panel": panel,
+        "complete": complete,
+        "reads": reads,
+    }
     if default == []:
         return field(default_factory=list[Any], metadata=about)
     return field(default=MISSING if default is ... else default, metadata=about)
@@ -188,18 +197,19 @@ def flattened(command: Callable[..., None]) -> Callable[..., None]:
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    reading = ["file", "files"]
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
         if name in groups:
             parameters += _parameters(groups[name])
+            reading += [each.name for each in fields(groups[name]) if each.metadata.get("reads")]
         else:
             parameters.append(parameter.replace(annotation=hints[name]))
 
     @wraps(command)
     def run(**values: Any) -> None:
-        given = {name: kind(**_taken(kind, values)) for name, kind in groups.items()}
-        read = next((each for each in given.values() if isinstance(each, ReadOptions)), None)
-        with _from_stdin(values, read):
+        with _from_stdin(values, reading if ReadOptions in groups.values() else []):
+            given = {name: kind(**_taken(kind, values)) for name, kind in groups.items()}
             command(**values, **given)
 
     by_keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
@@ -209,34 +219,46 @@ def flattened(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def _from_stdin(values: dict[str, Any], read: ReadOptions | None) -> Generator[None]:
+def _from_stdin(values: dict[str, Any], reading: Sequence[str]) -> Generator[None]:
     """Put what standard input holds into a file in place of ``-``, for readers that go back.
+
+    Args:
+        values: of arguments and options, by name; those that are ``-`` become the file.
+        reading: which of them name predictions.
 
     Raises:
         InputError: nobody said its format, or it is named twice.
     """
-    places = [str(place) for place in values.get("files") or [values.get("file")]]
-    if read is None or "-" not in places:
+    given = {name: values[name] for name in reading if values.get(name) is not None}
+    named = [place for name in given for place in _places(given[name]) if str(place) == "-"]
+    if not named:
         yield
         return
-    if read.format is None or places.count("-") > 1:
+    if len(named) > 1:
+        raise InputError("-: is standard input, which is read once; name a file for the other one")
+    if values["format"] is None:
         raise InputError(
-            "-: is standard input, which is read once, and whose format has to be said: --format "
+            "-: is standard input, whose format has to be said: --format "
             f"{' or '.join(get_args(FormatName))}"
         )
-    ending = FORMATS[read.format].extensions[0]
+    format: FormatName = ReadOptions(format=values["format"]).format or "npz"
+    ending = FORMATS[format].extensions[0]
     with (
         tempfile.TemporaryDirectory(prefix="calibrant-") as folder,
         temporary_beside(Path(folder) / f"standard-input{ending}") as path,
     ):
         with path.open("wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
-        if "files" in values:
-            values["files"] = [str(path) if place == "-" else place for place in places]
-        else:
-            values["file"] = path
+        for name, value in given.items():
+            own = [type(place)(path) if str(place) == "-" else place for place in _places(value)]
+            values[name] = own if isinstance(value, list) else own[0]
         with shown_as(str(path), "-"):
             yield
+
+
+def _places(value: Any) -> list[Any]:
+    """Return the paths that an argument or option holds."""
+    return cast("list[Any]", value) if isinstance(value, list) else [value]
 
 
 def _options(kind: Any) -> Iterator[tuple[Field[Any], Any]]:

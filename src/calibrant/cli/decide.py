@@ -43,7 +43,8 @@ class RuleOptions:
     )
     of: str | None = option(
         None,
-        "The class of --precision or --recall, by name or number. Default: the second of two.",
+        "The class of --precision, --recall or the net benefit, by name or number. Default: the "
+        "second of two.",
         metavar="CLASS",
     )
     sure: float = option(

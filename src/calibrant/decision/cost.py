@@ -9,7 +9,7 @@ had no say in the rule, with a paired interval.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, to_nump
 from calibrant.core.errors import InputError
 from calibrant.core.tables import Table
 from calibrant.decision.base import DecidedRows, Decision, Share, mean_of
+from calibrant.decision.net_benefit import BENEFIT, net_benefit, useful_range
 from calibrant.evaluation.formatting import interval_of, percent
 from calibrant.predictions.predictions import Predictions
 from calibrant.scale.shards import Shards
@@ -38,6 +39,10 @@ class CostDecision(Decision):
         saved: how much less it costs than that, with the interval of the paired difference.
         answered: share of rows that are answered.
         level: coverage of the intervals.
+        miscalibration: how much more the rule costs by the probabilities as the model said them,
+            paired; None where it said scores that aren't probabilities.
+        benefit: columns of the net benefit over thresholds; see `calibrant.decision.net_benefit`.
+        of: the class that it is of; None where it is of being right.
 
     Examples:
         >>> import calibrant as cb
@@ -54,6 +59,9 @@ class CostDecision(Decision):
     saved: Share
     answered: Share
     level: float
+    miscalibration: Share | None = None
+    benefit: dict[str, FloatArray] = field(default_factory=dict[str, FloatArray])
+    of: int | None = None
 
     rule: ClassVar[str] = "cost"
 
@@ -64,7 +72,20 @@ class CostDecision(Decision):
         widths = (2,) if top_only else (classes, classes + 1)
         if self.costs.ndim != 2 or self.costs.shape[0] != classes:
             return f"costs of shape {self.costs.shape}"
+        sizes = {column.shape for column in self.benefit.values()}
+        if self.benefit and (set(self.benefit) != {*BENEFIT} or len(sizes) != 1):
+            return f"a net benefit without the columns {', '.join(BENEFIT)}"
+        if not 0 <= (self.of or 0) < classes:
+            return f"the net benefit of class {self.of}"
         return None if self.costs.shape[1] in widths else f"costs of shape {self.costs.shape}"
+
+    @property
+    def event(self) -> str:
+        """What the net benefit acts on: a class, or that the predicted class is right."""
+        if self.of is None:
+            return "being right"
+        names = self.calibrator.class_names_
+        return f"class {self.of}" if names is None else f"'{names[self.of]}'"
 
     def headline(self) -> str:
         """Return what a row costs, and what is saved."""
@@ -119,11 +140,36 @@ class CostDecision(Decision):
             f"Mean cost a row with its {interval_of(self.level)}, that of the difference paired. "
             f"The probabilities expect {self.expected:.4g}."
         )
+        if self.miscalibration is not None:
+            lines.append(["miscalibration costs", *_cells(self.miscalibration)])
+            notes += (
+                " Miscalibration costs what the same rule would cost more by the uncalibrated "
+                "probabilities."
+            )
+        if self.benefit:
+            notes += f" {self.benefit_in_words()}"
         return Table(["rule", "cost", "low", "high"], lines, notes=notes)
+
+    def benefit_in_words(self) -> str:
+        """Return at which thresholds the model beats acting on all rows and on none."""
+        act = "to answer" if self.of is None else f"to call {self.event}"
+        useful = useful_range(self.benefit)
+        if useful is None:
+            return (
+                f"Net benefit: at no threshold of the probability from which {act} is it shown to "
+                "beat doing so for all rows and for none."
+            )
+        ends = f"{useful[0]:g} to {useful[1]:g}" if useful[0] < useful[1] else f"{useful[0]:g}"
+        return (
+            f"Net benefit: {act} from a probability of t on beats doing so for all rows and for "
+            f"none at t of {ends}."
+        )
 
     def records(self) -> list[dict[str, Any]]:
         """Return a row for each rule and their difference."""
         named = {"all": self.before, "by cost": self.cost, "saved": self.saved}
+        if self.miscalibration is not None:
+            named["miscalibration"] = self.miscalibration
         return [{"rule": name, **share.as_dict()} for name, share in named.items()]
 
     def as_dict(self) -> dict[str, Any]:
@@ -134,6 +180,8 @@ class CostDecision(Decision):
             "costs": self.costs.tolist(),
             "expected": self.expected,
             **{name: getattr(self, name).as_dict() for name in shares},
+            "miscalibration": self.miscalibration and self.miscalibration.as_dict(),
+            "net_benefit": {"of": self.of, **{k: v.tolist() for k, v in self.benefit.items()}},
             **self.facts(),
         }
 
@@ -185,10 +233,27 @@ def cost_matrix(
     return matrix
 
 
+# Parameters: the rows, calibrated and not, the costs, and how intervals are made.
 def by_cost(
-    rows: DecidedRows, costs: FloatArray, *, level: float, common: dict[str, Any]
+    rows: DecidedRows,
+    costs: FloatArray,
+    said: FloatArray | None = None,
+    *,
+    of: int | None = None,
+    level: float,
+    seed: int,
+    common: dict[str, Any],
 ) -> CostDecision:
-    """Return the decision by expected cost, and what it is worth on rows with labels."""
+    """Return the decision by expected cost, and what it is worth on rows with labels.
+
+    Args:
+        rows: calibrated, with labels.
+        costs: (K, D), see `CostDecision`.
+        said: (N, K) probabilities as the model said them; None where it said none.
+        of: the class of the net benefit; None for that of being right.
+        level: coverage of intervals; seed: of the resamples.
+        common: the fields of every decision.
+    """
     after = rows.calibrated
     probs = vectors_of(after)
     expected = probs @ costs
@@ -197,7 +262,10 @@ def by_cost(
     today = np.zeros_like(chosen) if after.top_only else probs.argmax(axis=1)
     now, before = costs[truth, chosen], costs[truth, today]
     answered = chosen < _answers(costs, after)
-    weights = rows.weight
+    weights, wasted = rows.weight, None
+    if said is not None:
+        wasted = mean_of(rows, costs[truth, (said @ costs).argmin(axis=1)] - now, level)
+    event = (rows.confidence, rows.correct) if of is None else (probs[:, of], truth == of)
     return CostDecision(
         costs=costs,
         cost=mean_of(rows, now, level),
@@ -206,16 +274,31 @@ def by_cost(
         saved=mean_of(rows, before - now, level),
         answered=rows.share(answered, level),
         level=level,
+        miscalibration=wasted,
+        benefit=net_benefit(rows, *event, level=level, seed=seed),
+        of=of,
         **common,
     )
 
 
-def vectors_of(calibrated: Predictions) -> FloatArray:
+def vectors_of(rows: Predictions) -> FloatArray:
     """Return (N, K) probabilities, of one number a row those of being wrong and right."""
-    if calibrated.top_only:
-        confidence = to_numpy(calibrated.scores).astype(np.float64)
+    if rows.top_only:
+        confidence = to_numpy(rows.scores).astype(np.float64)
         return np.stack([1 - confidence, confidence], axis=1)
-    return to_numpy(calibrated.probs).astype(np.float64)
+    return to_numpy(rows.probs).astype(np.float64)
+
+
+def said_vectors(rows: Predictions | Shards) -> FloatArray | None:
+    """Return (N, K) probabilities of rows that count, as the model said them; None of scores."""
+    if isinstance(rows, Predictions):
+        counting = rows.counted
+        if counting.kind == "score":
+            return None
+        return vectors_of(counting)
+    parts = [said_vectors(batch) for batch in rows.batches()]
+    known = [part for part in parts if part is not None]
+    return np.concatenate(known) if len(known) == len(parts) else None
 
 
 def _answers(costs: FloatArray, calibrated: Predictions) -> int:

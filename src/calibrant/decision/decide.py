@@ -11,7 +11,7 @@ from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted
 from calibrant.decision.base import DecidedRows, check_sure
-from calibrant.decision.cost import CostDecision, by_cost, cost_matrix
+from calibrant.decision.cost import CostDecision, by_cost, cost_matrix, said_vectors
 from calibrant.decision.risk import (
     Loss,
     Measure,
@@ -93,6 +93,7 @@ def decide(
     costs: Array | None = None,
     error_cost: float | None = None,
     hand_over_cost: float | None = None,
+    of: int | str | None = None,
     level: float = DEFAULT_LEVEL,
     seed: int = 0,
 ) -> CostDecision: ...
@@ -140,7 +141,8 @@ def decide(
         loss: (N,) loss of each row, from 0 to 1, or a function that gives it of calibrated rows.
         precision: share of the rows called so that are of the class; recall: share of the rows of
             the class that are called so; fractions.
-        of: that class, by number or name; of two classes the second by default.
+        of: that class, by number or name; of two classes the second by default. With costs the
+            class of the net benefit; of more than two classes that of being right by default.
         sure: how often, over sets of rows like these, such a promise is to hold; a fraction.
         costs: (K, K) what it costs to answer with a class (columns) where another is true (rows).
         error_cost: the same for every error, in place of that; 1 if neither is given.
@@ -188,12 +190,18 @@ def decide(
     if loss is not None and risk is None:
         raise InputError("loss goes with risk, the mean loss that isn't to be passed (--risk)")
     event = precision is not None or recall is not None
-    if of is not None and not event:
-        raise InputError("of names the class of precision or recall (--precision, --recall)")
+    if of is not None and not (event or by_costs):
+        raise InputError(
+            "of names the class of precision or recall (--precision, --recall), or with costs that "
+            "of the net benefit"
+        )
     matrix = cost_matrix(rows, costs, error_cost, hand_over_cost) if by_costs else None
     fitted, on, chosen, notes = prepared(calibrator, rows, seed)
-    number = class_numbered(of, rows, fitted.class_names_) if event else None
-    after, counts = calibrated_rows(fitted, on, risk is not None and not callable(loss), number)
+    acts_on_class = event or (by_costs and (of is not None or rows.n_classes == 2))
+    number = class_numbered(of, rows, fitted.class_names_) if acts_on_class else None
+    after, counts = calibrated_rows(
+        fitted, on, risk is not None and not callable(loss), number if event else None
+    )
     losses = None
     if loss is not None:
         given = loss(after) if callable(loss) else loss
@@ -209,7 +217,8 @@ def decide(
         "notes": notes,
     }
     if matrix is not None:
-        return by_cost(decided, matrix, level=level, common=common)
+        said = said_vectors(on)
+        return by_cost(decided, matrix, said, of=number, level=level, seed=seed, common=common)
     if cover is not None:
         return by_set(decided, cover, score, level=level, seed=seed, common=common)
     ((name, value),) = wanted

@@ -85,6 +85,7 @@ def decide(
 ) -> SetDecision: ...
 
 
+# Parameters: those of `decide` that go with costs.
 @overload
 def decide(
     calibrator: Calibrator | str,

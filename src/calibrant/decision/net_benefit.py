@@ -79,7 +79,7 @@ def net_benefit(
 
 
 def useful_range(benefit: dict[str, FloatArray]) -> tuple[float, float] | None:
-    """Return the ends of the longest run of thresholds where the model surely beats all and none."""
+    """Return the ends of the longest run of thresholds where it surely beats all and none."""
     surely = np.flatnonzero(benefit["more_low"] > 0)
     if not len(surely):
         return None

@@ -37,6 +37,9 @@ KINDS = {
     "toplabel": Predictions.from_confidence(P.max(1), predicted=P.argmax(1), labels=Y),
     "score": Predictions.from_scores(Z[:, 0], correct=Y == 0),
     "many-labels": Predictions.from_many_labels(MANY, HITS),
+    "many-labels with names": Predictions.from_many_labels(
+        MANY, HITS, label_names=("cat", "dog", "emu"), sample_weight=RNG.uniform(0.5, 2, (N, 3))
+    ),
     "tokens": Predictions.from_tokens(DEEP, RNG.integers(0, 3, (N, 4))),
 }
 ENDS = (".npz", ".csv", ".jsonl", ".parquet", ".arrow", ".safetensors")
@@ -50,6 +53,7 @@ def same(ours: object, theirs: object) -> bool:
 
 
 def options_of(kind: str) -> ReadOptions:
+    kind = kind.removesuffix(" with names")
     said = kind if kind in ("many-labels", "tokens") else None
     are = "score" if kind == "score" else None
     return ReadOptions(kind=said, are=are, labelled=False)  # type: ignore[arg-type]
@@ -84,8 +88,7 @@ def test_what_is_written_reads_back_to_the_same_rows(kind, probs, tmp_path: Path
         if back.kind == wanted.kind:
             for name in ("scores", "known_labels", "weights", "predicted"):
                 assert same(getattr(back, name), getattr(wanted, name)), (pair, name)
-            if start == ".arrow" and end not in (".npz", ".safetensors"):
-                continue  # labels stay the numbers that they are, without the names beside them
+            assert back.label_names == wanted.label_names, pair
             assert (back.class_names, back.n_classes) == (wanted.class_names, wanted.n_classes), (
                 pair
             )
@@ -101,4 +104,20 @@ def test_what_is_written_reads_back_to_the_same_rows(kind, probs, tmp_path: Path
     # What a table has no form for is refused with what has one.
     expected = "write .npz", "leave out --no-probs"
     assert all(any(words in each for words in expected) for each in refusals), refusals
-    assert tried or (not probs and kind in ("many-labels", "tokens"))
+    assert tried or (not probs and options.kind in ("many-labels", "tokens"))
+
+
+def test_classes_that_are_equal_only_as_floats_are_refused(tmp_path: Path):
+    large, table = 2**53, tmp_path / "rows.csv"
+
+    def write(true: object, predicted: object) -> None:
+        rows = f"{true},{predicted},.9\n" * 12
+        table.write_text("true_label,pred_label,confidence\n" + rows)
+
+    write(large + 1, large)
+    with pytest.raises(CalibrantError, match=f"class of row 0 are both {large} as float64"):
+        read_predictions(table)
+    for true, predicted in ((large - 1, large - 2), (f"c{large + 1}", f"c{large}")):
+        write(true, predicted)
+        rows = read_predictions(table)
+        assert not (rows.labels == rows.predicted).any()

@@ -101,6 +101,7 @@ class Assembler:
             names = tuple(str(name) for name in held.ravel().tolist())
         labels = self._labels("labels", get("labels"), names)
         predicted = self._labels("predicted", get("predicted"), names)
+        self._check_exact(labels, predicted)
         if map.form in ONE_SCORE or (scores.ndim == 2 and scores.shape[1] == 2):
             self._check_signs(labels)
         # How many rows there are says the file, not the batch.
@@ -284,6 +285,19 @@ class Assembler:
         if "number" not in seen or map.binary:
             return values
         return self._from_zero(role, values.astype(np.int64))
+
+    def _check_exact(self, labels: Any, predicted: Any) -> None:
+        """Raise `PredictionsError` for a row that is right only because floats round its labels."""
+        if labels is None or predicted is None or predicted.dtype.kind != "f":
+            return
+        large = (labels == predicted) & (np.abs(predicted) >= 2 / np.finfo(predicted.dtype).eps)
+        if large.any():
+            row = int(large.argmax())
+            raise PredictionsError(
+                f"{self.where}: the true and the predicted class of row {row_number(row)} are both "
+                f"{predicted[row]:.0f} as {predicted.dtype}, which doesn't tell numbers of that "
+                "size apart; number the classes from 0, or write names that hold a letter"
+            )
 
     def _from_zero(self, role: str, values: Any) -> Any:
         """Return true labels that count from 0."""

@@ -17,6 +17,7 @@ from calibrant.files.formats.base import (
     as_text,
     native,
     objects,
+    words_for,
 )
 from calibrant.files.formats.tables import split
 from calibrant.files.opening import extension_of
@@ -27,6 +28,7 @@ from calibrant.predictions.predictions import Predictions
 
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather")
 TEXT = (".csv", ".tsv")
+ARROW = (".parquet", ".arrow", ".feather")
 # One array a file: what stands beside the scores would be files of their own.
 APART = (".npy", "")
 
@@ -46,6 +48,8 @@ class RowsAgain:
     Attributes:
         table: whether columns stay in their order.
         key: of the scores that are written.
+        noted: of a table that says apart what the numbers in its labels mean, these and the names.
+        called: the names, where what is written can't say them apart, so that labels become words.
     """
 
     def __init__(self, file: PredictionFile, out: str, *, probs: bool = True) -> None:
@@ -60,6 +64,10 @@ class RowsAgain:
         self.scores = [*dict.fromkeys(reader.holder(name) for name in map.fields["scores"])]
         names = list(dict.fromkeys(reader.holder(name) for name in reader.names()))
         self.apart = extension_of(out) in APART
+        self.noted = self._noted() if self.table else None
+        self.called = words_for(self.noted[1] if self.noted else ())
+        if extension_of(out) in ARROW:
+            self.called = []
         if self.table:
             self.names = names
         elif map.grid or self.apart:
@@ -73,13 +81,21 @@ class RowsAgain:
                 and (reader.tabular or _of_rows(reader.shape(name), file.rows))
             ]
 
+    def _noted(self) -> tuple[str, list[str]] | None:
+        map = self.file.map
+        label = map.fields.get("labels", (None,))[0]
+        names = self.file.file.class_names(label) if map.numbered else None
+        if label is None or names is None or names != map.class_names:
+            return None
+        return label, [*names]
+
     @property
     def worded(self) -> bool:
         """Whether classes are written by their names: if labels are, or there are none."""
         if not self.table:  # arrays number the classes, and name them apart
             return self.file.map.binary and extension_of(self.out) != ".safetensors"
         labels = self.file.map.fields.get("labels")
-        return labels is None or self.file.file.type_of(labels[0]) == "text"
+        return labels is None or bool(self.called) or self.file.file.type_of(labels[0]) == "text"
 
     def kept(self, spans: Iterable[slice]) -> Iterator[Columns]:
         """Yield the fields that stay, for each of the ascending spans."""
@@ -117,7 +133,9 @@ class RowsAgain:
                 *self.file.map.named(("labels", "predicted", "correct", "weight", "features"))
             }
         for name, values in kept.items():
-            if name in numbers and self.file.file.type_of(name) != "text":
+            if self.called and self.noted is not None and name == self.noted[0]:
+                found[name] = np.array(self.called)[np.asarray(values)]
+            elif name in numbers and self.file.file.type_of(name) != "text":
                 found[name] = as_numbers(values)
             elif name in self.scores and self.file.map.form != "score":
                 found |= new
@@ -136,12 +154,15 @@ class RowsAgain:
             return {}
         probs, fields = native(after.scores), self.file.map.fields["scores"]
         if len(fields) > 1 and len(self.scores) == len(fields):
-            ends = ends_of(fields)
+            ends = self.called or ends_of(fields)
             return {f"prob_{end}": probs[:, k] for k, end in enumerate(ends)}
         extension = extension_of(self.out)
-        if len(fields) == 1:
-            return split({"probs": probs}, self.out) if extension in TEXT else {"probs": probs}
-        names = ends_of(fields)
+        if len(fields) == 1 and extension in TEXT:
+            called = {CLASS_NAMES: np.array(self.called)} if self.called else {}
+            return split({"probs": probs, **called}, self.out)
+        if len(fields) == 1 and not self.called:
+            return {"probs": probs}
+        names = self.called or ends_of(fields)
         if extension not in (".jsonl", ".ndjson"):
             return {f"prob_{name}": probs[:, k] for k, name in enumerate(names)}
         # An object in each line, by the names of its classes.

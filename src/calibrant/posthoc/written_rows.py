@@ -109,7 +109,7 @@ def _opened(
         scores = "confidence" if "confidence" in columns else next(iter(columns))
     # Labels and pixels of an input are rows of the map, and one entry of the file.
     writer = open_writer(out, rows * len(columns[scores]) // after.n, scores)
-    writer.as_named = again.table
+    writer.as_named, writer.numbered = again.table, again.noted
     return writer
 
 

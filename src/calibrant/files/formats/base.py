@@ -263,9 +263,11 @@ class RowWriter(ABC):
 
     Attributes:
         as_named: of a table, whether the arrays are its columns already, by name and in order.
+        numbered: of such a table, a column of numbers of classes, and the names of these.
     """
 
     as_named = False
+    numbered: tuple[str, Sequence[str]] | None = None
 
     def __init__(self, where: str, rows: int, scores: str) -> None:
         self.where, self.rows, self.scores = where, rows, scores
@@ -357,6 +359,12 @@ REFERENCE = "reference_features"
 CLASS_NAMES, LABEL_NAMES = "class_names", "label_names"
 NAMES = (CLASS_NAMES, LABEL_NAMES)
 OF_THE_NETWORK = (*HEAD, REFERENCE, *NAMES)
+
+
+def words_for(names: Iterable[object] | None) -> list[str]:
+    """Return names of classes or labels, or none where a reader would take one for a number."""
+    words = [str(name) for name in names or ()]
+    return [] if any(word.isdigit() for word in words) else words
 
 
 def refuse_text(name: str, kind: object, where: str) -> PredictionsError:

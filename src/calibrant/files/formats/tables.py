@@ -23,6 +23,7 @@ from calibrant.files.formats.base import (
     RowWriter,
     as_text,
     refuse_text,
+    words_for,
 )
 from calibrant.files.gate import check_regular, check_room, load_json, optional, readable
 from calibrant.files.opening import open_binary
@@ -35,6 +36,8 @@ MOST_COLUMNS = 256
 LISTS = ("list", "large_list", "fixed_size_list")
 # Names of columns of one (N, K) array: ``logit_0``, ``logit_1``, ...
 STEMS = {"logits": "logit", "probs": "prob", "features": "feature"}
+# The key of Arrow's metadata under which names of many labels stand.
+NOTE = "calibrant"
 STATE, SPLITS = "state.json", "dataset_dict.json"
 
 
@@ -59,13 +62,15 @@ class ColumnReader(RowReader):
         return [field.name for field in self.schema if str(field.type).startswith(LISTS)]
 
     def class_names(self, label: str | None) -> tuple[str, ...] | None:
-        """Return the names of classes that Hugging Face notes in Arrow's metadata."""
+        """Return the names in Arrow's metadata: of classes Hugging Face's, of many labels ours."""
         metadata: dict[bytes, bytes] = self.schema.metadata or {}
-        noted = metadata.get(b"huggingface")
+        noted, ours = metadata.get(b"huggingface"), metadata.get(NOTE.encode())
         names: Any = None
         # Another program's note is none.
         with suppress(PredictionsError, KeyError, TypeError):
-            if noted and label:
+            if ours:
+                names = load_json(ours, self.where)[LABEL_NAMES]
+            elif noted and label:
                 names = load_json(noted, self.where)["info"]["features"][label]["names"]
         return tuple(map(str, cast(list[Any], names))) if isinstance(names, list) else None
 
@@ -315,10 +320,7 @@ def split(arrays: Columns, where: str) -> Columns:
     # The short columns come first, where a reader of the file looks for them.
     of_rows = [key for key in arrays if key not in OF_THE_NETWORK]
     called = arrays.get(CLASS_NAMES, arrays.get(LABEL_NAMES))
-    # A name of digits would be read as a number.
-    names = [] if called is None else [str(name) for name in called.tolist()]
-    if any(name.isdigit() for name in names):
-        names = []
+    names = words_for(None if called is None else called.tolist())
     _refuse_deep(arrays, where)
     for key in sorted(of_rows, key=lambda key: arrays[key].ndim):
         if arrays[key].ndim == 2:
@@ -392,7 +394,8 @@ class _TableWriter(RowWriter):
     def _table(self, arrays: Columns) -> Any:
         arrow = optional("pyarrow", "pyarrow", "arrow")
         if self.as_named:
-            return arrow.table({name: _arrow(values) for name, values in arrays.items()})
+            table = arrow.table({name: _arrow(values) for name, values in arrays.items()})
+            return table.replace_schema_metadata(self._noted())
         if not self.lists:
             return arrow.table(split(arrays, self.where))
         _refuse_deep(arrays, self.where)
@@ -408,12 +411,17 @@ class _TableWriter(RowWriter):
         return arrow.table(columns).replace_schema_metadata(self._noted())
 
     def _noted(self) -> dict[str, str] | None:
-        """Return the names of classes as Hugging Face notes them, which lists can't be named by."""
-        names = self.network.get(CLASS_NAMES)
-        if names is None:
+        """Return the names of classes as Hugging Face notes them, or of many labels.
+
+        Lists and numbers as labels aren't named by them.
+        """
+        if LABEL_NAMES in self.network:
+            return {NOTE: json.dumps({LABEL_NAMES: self.network[LABEL_NAMES].tolist()})}
+        column, names = self.numbered or ("label", self.network.get(CLASS_NAMES, np.empty(0)))
+        if not len(names):
             return None
-        feature = {"names": [str(name) for name in names.tolist()], "_type": "ClassLabel"}
-        return {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
+        feature = {"names": [str(name) for name in names], "_type": "ClassLabel"}
+        return {"huggingface": json.dumps({"info": {"features": {column: feature}}})}
 
 
 class ParquetWriter(_TableWriter):

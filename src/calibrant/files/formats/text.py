@@ -18,6 +18,7 @@ from calibrant.core.checks import check_scores, what_sums_say
 from calibrant.core.errors import PredictionsError
 from calibrant.files.formats.base import (
     CLASS_NAMES,
+    LABEL_NAMES,
     OF_THE_NETWORK,
     CellRule,
     Columns,
@@ -25,6 +26,7 @@ from calibrant.files.formats.base import (
     RowWriter,
     as_text,
     objects,
+    words_for,
 )
 from calibrant.files.formats.tables import split
 from calibrant.files.gate import MOST_DOCUMENT_BYTES, load_json, readable
@@ -469,15 +471,17 @@ class JsonLinesWriter(_TextWriter):
                 line = json.dumps(dict(zip(columns, row, strict=True)), default=str)
                 self.text.write(line + "\n")
             return
-        called = arrays.get(CLASS_NAMES)
-        names = None if called is None else [str(name) for name in called.tolist()]
+        called = arrays.get(CLASS_NAMES, arrays.get(LABEL_NAMES))
+        names = words_for(None if called is None else called.tolist())
         of_rows = {key: array for key, array in arrays.items() if key not in OF_THE_NETWORK}
         columns = {"label" if k == "labels" else k: array.tolist() for k, array in of_rows.items()}
-        if names is not None:
-            columns[self.scores] = [
-                dict(zip(names, row, strict=True)) for row in columns[self.scores]
-            ]
-            if "label" in columns:
-                columns["label"] = [names[label] for label in columns["label"]]
+        # Of many labels the outcomes and the weights bear the names of the scores.
+        several = arrays[self.scores].shape if LABEL_NAMES in arrays else None
+        for key, array in of_rows.items() if names else ():
+            name = "label" if key == "labels" else key
+            if key == self.scores or array.shape == several:
+                columns[name] = [dict(zip(names, row, strict=True)) for row in columns[name]]
+            elif key == "labels":
+                columns[name] = [names[label] for label in columns[name]]
         for row in zip(*columns.values(), strict=True):
             self.text.write(json.dumps(dict(zip(columns, row, strict=True))) + "\n")

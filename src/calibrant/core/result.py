@@ -74,7 +74,8 @@ class Result:
 
         Of an evaluation that is the reliability diagram, whose options `reliability_diagram` names;
         of groups and of a comparison the leading metric of each, with interval and floor, or
-        another ``metric=``; of rows answered at a risk the risk over coverage, with its bound.
+        another ``metric=``; of decisions the risk over coverage with its bound, the
+        net benefit over thresholds, or the sizes of sets by class.
 
         Raises:
             InputError: there is no picture of this result, or the metric wasn't measured.
@@ -84,9 +85,10 @@ class Result:
     def to_html(self, path: str | PathLike[str], **options: Any) -> None:
         """Write its page: one file with tables and charts that loads nothing.
 
-        Evaluations and comparisons have one. The page of an evaluation shows ``groups=`` as well,
-        what `calibrant.evaluate_by` found on the same rows. Both list some rows of every bin and
-        class: ``ids=`` (N,) are what these are called in place of their numbers, and ``images=``
+        Evaluations, comparisons and decisions have one. The page of an evaluation shows
+        ``groups=`` as well, what `calibrant.evaluate_by` found on the same rows. Pages of
+        evaluations and comparisons list some rows of every bin and class: ``ids=`` (N,) are what
+        these are called in place of their numbers, and ``images=``
         (N, H, W) or (N, H, W, 3) uint8 are shown small beside them. N counts the rows as they were
         before any split.
 

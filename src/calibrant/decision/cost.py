@@ -87,6 +87,12 @@ class CostDecision(Decision):
         names = self.calibrator.class_names_
         return f"class {self.of}" if names is None else f"'{names[self.of]}'"
 
+    @property
+    def benefit_shown(self) -> tuple[float, float]:
+        """The lowest and the highest net benefit that a picture shows."""
+        most = max(float(self.benefit["high"].max()), float(self.benefit["all"].max()), 0.01)
+        return -0.2 * most, 1.05 * most
+
     def headline(self) -> str:
         """Return what a row costs, and what is saved."""
         sure = "" if self.saved.low <= 0 <= self.saved.high else ", beyond noise"

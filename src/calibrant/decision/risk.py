@@ -117,6 +117,21 @@ class RiskDecision(Decision):
         return f"'{names[cast(int, self.of)]}'" if names is not None else f"class {self.of}"
 
     @property
+    def axis_titles(self) -> tuple[str, str]:
+        """What a picture has over what: coverage, and the risk."""
+        if self.of is None:
+            every = "Mean loss of the" if self.measure == "loss" else "Wrong among the"
+            return "Answered", f"{every} answered"
+        of = "Missed, of" if self.measure == "recall" else "Others among those called"
+        return "Called", f"{of} {self.class_name}"
+
+    @property
+    def most_shown(self) -> float:
+        """The highest risk that a picture shows."""
+        measured = float(self.curve["error"].max(initial=0.0))
+        return min(1.0, max(4 * self.risk, 1.2 * measured))
+
+    @property
     def _wanted(self) -> str:
         sure = f"({percent(self.sure)} % sure)"
         if self.of is not None:

@@ -109,6 +109,13 @@ class SetDecision(Decision):
             return f"a quantile of {self.quantile:g} for a coverage of {self.cover:g}"
         return "one number a row" if self.calibrator.form_ == "toplabel" else None
 
+    @property
+    def largest(self) -> list[tuple[str, float]]:
+        """Name and mean size of the classes with the largest sets, as many as a picture shows."""
+        names = self.calibrator.class_names_
+        found = [(str(k) if names is None else names[k], row[-1]) for k, *row in self.by_class]
+        return sorted(found, key=lambda each: -each[1])[:MOST_CLASSES]
+
     def headline(self) -> str:
         """Return coverage and size."""
         size = f"{self.size.value:.3g} ({self.size.low:.3g} to {self.size.high:.3g})"

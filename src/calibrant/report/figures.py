@@ -21,7 +21,9 @@ from calibrant.comparison.comparison import Comparison
 from calibrant.comparison.verdict import ComparedMethod
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
+from calibrant.decision.cost import CostDecision
 from calibrant.decision.risk import RiskDecision
+from calibrant.decision.sets import SetDecision
 from calibrant.evaluation.groups import GroupedEvaluation
 from calibrant.evaluation.results import Evaluation, MetricResult
 from calibrant.metrics.bins import DEFAULT_BINS
@@ -334,6 +336,10 @@ def plot(result: Any, ax: Axes | None = None, **options: Any) -> Axes:
         return _intervals(methods, name, ax, list(methods), **options)
     if isinstance(result, RiskDecision):
         return _risk_with_bound(result, ax, **options)
+    if isinstance(result, CostDecision) and result.benefit:
+        return _net_benefit(result, ax, **options)
+    if isinstance(result, SetDecision):
+        return _sizes_of_sets(result, ax, **options)
     raise InputError(f"there is no picture of a {type(result).__name__}")
 
 
@@ -348,8 +354,38 @@ def _risk_with_bound(decision: RiskDecision, ax: Axes | None = None, *, color: s
     ax.axhline(decision.risk, color=QUIET, linestyle=":")
     if decision.threshold is not None:
         ax.plot(decision.coverage.value, decision.error.value, "x", color=color)
-    most = min(1.0, max(4 * decision.risk, 1.2 * float(curve["error"].max())))
-    ax.set(xlim=(0, 1), ylim=(0, most), xlabel="Answered", ylabel="Wrong among the answered")
+    across, risk = decision.axis_titles
+    ax.set(xlim=(0, 1), ylim=(0, decision.most_shown), xlabel=across, ylabel=risk)
+    return ax
+
+
+def _net_benefit(decision: CostDecision, ax: Axes | None = None, *, color: str = AFTER) -> Axes:
+    """Draw the net benefit over thresholds with its band; dashed for all rows, at 0 for none."""
+    ax, found = _axes(ax), decision.benefit
+    at = found["threshold"]
+    ax.fill_between(at, found["low"], found["high"], color=color, alpha=0.2, linewidth=0)
+    ax.plot(at, found["benefit"], color=color, label=f"of {decision.event}")
+    ax.plot(at, found["all"], "--", color=BEFORE, label="all rows")
+    ax.axhline(0, color=QUIET, linewidth=0.8, label="none")
+    limits = decision.benefit_shown
+    ax.set(xlim=(0, 1), ylim=limits, xlabel="Threshold", ylabel="Net benefit a row")
+    ax.legend(frameon=False, fontsize="small")
+    return ax
+
+
+def _sizes_of_sets(decision: SetDecision, ax: Axes | None = None, *, color: str = AFTER) -> Axes:
+    """Draw the mean size of sets by true class, the largest on top, beside that of all rows."""
+    import matplotlib.pyplot as plt
+
+    sizes = decision.largest
+    if ax is None:
+        height = max(FEWEST_INCHES, 0.8 + ROW_HEIGHT * len(sizes))
+        ax = plt.subplots(figsize=(5.5, height), layout="constrained")[1]
+    ax.barh(range(len(sizes)), [size for _, size in sizes], color=color)
+    ax.axvspan(decision.size.low, decision.size.high, color=QUIET, alpha=0.4, linewidth=0)
+    ax.set_yticks(range(len(sizes)), [name for name, _ in sizes])
+    ax.set_ylim(len(sizes) - 0.5, -0.5)
+    ax.set_xlabel("Classes in a set")
     return ax
 
 

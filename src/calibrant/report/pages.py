@@ -10,11 +10,13 @@ from calibrant.comparison.comparison import Comparison
 from calibrant.comparison.models import ModelComparison
 from calibrant.core.errors import InputError
 from calibrant.core.result import Result
+from calibrant.decision.base import Decision
 from calibrant.evaluation.groups import GroupedEvaluation
 from calibrant.evaluation.history import History
 from calibrant.evaluation.results import Evaluation, heading, standing
 from calibrant.posthoc.worth import CrossValidated
 from calibrant.report.charts import charts_of, gap_bar, shown_methods, strip
+from calibrant.report.decisions import decision_page
 from calibrant.report.document import (
     Document,
     comparison_document,
@@ -39,7 +41,8 @@ def page_of(
     """Return the page of a result. What its kind of scores can't show is left out.
 
     Args:
-        result: an evaluation, a comparison of methods or of models, or what a fit is worth.
+        result: an evaluation, a comparison of methods or of models, what a fit is worth, or a
+            decision.
         groups: what `calibrant.evaluate_by` found on the rows of an evaluation, to be shown as
             well.
         ids: (N,) names of the rows as they were read, for the list of rows; None for their numbers.
@@ -51,16 +54,18 @@ def page_of(
     names = RowNames(ids, images)
     if isinstance(result, Comparison) and groups is None:
         return render(comparison_document(result, names), *comparison_words(result))
-    if isinstance(result, CrossValidated | ModelComparison | History) and groups is None:
+    if isinstance(result, CrossValidated | ModelComparison | History | Decision) and groups is None:
         if ids is not None or images is not None:
             raise InputError("this page lists no rows, so that it takes neither ids nor images")
+        if isinstance(result, Decision):
+            return decision_page(result)
         return history_page(result) if isinstance(result, History) else _page_of_table(result)
     if isinstance(result, Evaluation):
         result.sample.refuse_ranks("a page")
         document = evaluation_document(result, groups, names)
         return render(document, heading(result), standing(result))
     what = "with groups" if groups is not None else f"of a {type(result).__name__}"
-    raise InputError(f"there is no page {what}; evaluations and comparisons have one")
+    raise InputError(f"there is no page {what}; evaluations, comparisons and decisions have one")
 
 
 def _page_of_table(result: CrossValidated | ModelComparison) -> str:

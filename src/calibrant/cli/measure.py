@@ -148,7 +148,7 @@ def _side_by_side(
     from calibrant.evaluation.evaluate import evaluate
     from calibrant.evaluation.history import History
 
-    if options.by is not None or options.rows_for is not None or output.images is not None:
+    if options.by or options.rows_for is not None or output.images is not None:
         raise InputError(
             "the page of --each shows whole files; leave out --by, --rows-for and --images"
         )

@@ -35,7 +35,7 @@ def test_what_was_kept_of_six_seeds_is_paired_where_both_have_them(tmp_path: Pat
         engine=ONE,
     )
     rows = {row[1]: row for row in in_one_table(result)}
-    assert rows["cross-entropy, one temperature"][2:5] == ["6", "0.4242", ""]
+    assert rows["cross-entropy + T"][2:5] == ["6", "0.4242", ""]
     assert rows["focal"][2] == "3"  # of the six seeds it has three
     nll = {
         (ran.cell.at["method"], ran.cell.seed): ran.result["values"]["nll"]["value"]
@@ -53,7 +53,7 @@ def test_one_seed_is_undecided_and_an_ensemble_costs_what_its_members_do(tmp_pat
     rows = {row[1]: row for row in in_one_table(result)}
     assert rows["mixup"][2] == "1"
     assert rows["mixup"][4].endswith(", undecided")
-    assert rows["cross-entropy, one temperature"][9] == "1.0"
+    assert rows["cross-entropy + T"][9] == "1.0"
     assert float(rows["three networks"][9]) > 2
     # Its members are networks of their own, of which cross-entropy's is one.
     assert len([place for place in (tmp_path / "work").glob("run-*") if place.suffix == ""]) == 4

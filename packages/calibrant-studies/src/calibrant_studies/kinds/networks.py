@@ -193,12 +193,14 @@ class TrainingsBeside(Training):
             for name, ours in group.items()
         ]
         titles = [self.measures[name].title for name in study.metrics]
-        of_metrics = [word for title in titles for word in (title, "less one temperature")]
-        head = [*(key for key in study.rows), "seeds", *of_metrics, "times the processor's seconds"]
+        other = f"less {study.value(METHOD, anyway).label}"
+        of_metrics = [word for title in titles for word in (title, other)]
+        head = [*(key for key in study.rows), "seeds", *of_metrics, "cost"]
         notes = (
-            "Less one temperature: paired differences, same seeds and test images, with 95 % "
+            f"L{other[1:]}: paired differences, same seeds and test images, with 95 % "
             "intervals; * where the interval leaves out 0; undecided with fewer than "
-            f"{FEWEST_SEEDS} seeds."
+            f"{FEWEST_SEEDS} seeds. Cost: seconds of the processor for training the network, over "
+            "those there; blank where they aren't known, or a second stage came on top."
         )
         return [("In one table", Table(head, rows, notes=notes, labels=len(study.rows)))]
 
@@ -213,12 +215,16 @@ class TrainingsBeside(Training):
             same = not both or results[0] == results[1]
             cells.append("" if same else _apart(measure, results, name))
         seconds = [float(result.get("processor") or nan) for of in results for result in of]
+        if any(ran.cell.settings.get("second_stage") for ran in ours.values()):
+            return [*cells, ""]
         ratio = sum(seconds[: len(both)]) / sum(seconds[len(both) :]) if both else nan
         return [*cells, "" if isnan(ratio) else f"{ratio:.1f}"]
 
 
 def _apart(measure: Measure, results: Sequence[Sequence[Any]], name: str) -> str:
     found = paired_or_by_seeds(results[0], results[1], name)
+    if found == (0, 0, 0):  # as of accuracy, which a temperature leaves as it is
+        return ""
     value = f"{measure.scale * found.value:+.{measure.digits}f}"
     if len(results[0]) < FEWEST_SEEDS:
         return f"{value}, undecided"

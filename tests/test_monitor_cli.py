@@ -325,6 +325,44 @@ def test_outcomes_come_apart_and_late(run, tmp_path):
     assert found["rows"] == ROWS
 
 
+@pytest.mark.parametrize("file", ["rows.csv", "rows.jsonl"])
+def test_labels_under_a_name_that_nobody_gave_are_no_rows_without_labels(run, tmp_path, file):
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.ones(4), 60).round(6).tolist()
+    table = [
+        {f"prob_{i}": p for i, p in enumerate(row)} | {"fold": k % 3, "gold_class": k % 4}
+        for k, row in enumerate(probs)
+    ]
+    for row in table:
+        row["prob_3"] = round(1 - sum(row[f"prob_{i}"] for i in range(3)), 6)
+
+    def write(*leave: str) -> None:
+        kept = [{k: v for k, v in row.items() if k not in leave} for row in table]
+        lines = [json.dumps(row) for row in kept]
+        if file.endswith(".csv"):
+            lines = [",".join(map(str, row.values())) for row in kept]
+            lines.insert(0, ",".join(kept[0]))
+        (tmp_path / file).write_text("\n".join(lines))
+
+    write()
+    refused = run(file, "--state", "state.json")
+    assert refused.code == 2
+    assert "'fold', 'gold_class'" in refused.err
+    line = refused.err.partition("to read it so: ")[2].split()
+    assert "--labels gold_class" in " ".join(line)
+    assert not Path("state.json").exists()
+    right = json.loads(run(*[word.strip("'") for word in line[2:]], "--json", "-").out)
+    assert right["rows"] == 60
+    # A field of another name may be anything.
+    write("gold_class")
+    doubted = run(file)
+    assert doubted.code == 0
+    assert "'fold' may hold labels" in doubted.err
+    assert "warning" not in run(file, "--by", "fold").err
+    write("gold_class", "fold")
+    assert "warning" not in run(file).err
+
+
 def test_rows_without_labels_are_counted_apart(run, tmp_path):
     rng = np.random.default_rng(0)
     rows = cb.Predictions.from_logits(2 * rng.normal(size=(500, 4)), None)

@@ -174,6 +174,7 @@ def monitor(
         waits=state is not None,
         time=options.time,
         read=read,
+        outcomes_apart=bool(outcomes) or options.plan is not None,
     )
     if options.plan is not None:
         found = _plan(streams or [], reading, settings, options.plan)

@@ -73,6 +73,7 @@ class Reading:
         acted: what `apply` writes of a decision, which rows with scores must hold, as the proof
             that these are calibrated; None without a decision.
         read: names of keys other than the usual ones, and what the scores are.
+        outcomes_apart: whether outcomes come from files of their own.
 
     Raises:
         InputError: several predictions a row, which only files hold.
@@ -86,6 +87,7 @@ class Reading:
     time: str | None = None
     acted: str | None = None
     read: ReadOptions = field(default_factory=ReadOptions)
+    outcomes_apart: bool = False
 
     @property
     def cluster(self) -> str | None:

@@ -8,7 +8,9 @@ input can't be wound back; there, ids see to it that a row that is sent again co
 from __future__ import annotations
 
 import os
+import re
 import select
+import shlex
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -20,13 +22,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import IntArray
-from calibrant.core.errors import InputError, PredictionsError
+from calibrant.core.errors import (
+    PROPOSED,
+    InputError,
+    MisreadWarning,
+    PredictionsError,
+    heard_warnings,
+    warn_caller,
+)
 from calibrant.files import ReadOptions, read_column, read_predictions
+from calibrant.files.formats import open_rows
 from calibrant.files.gate import check_regular
-from calibrant.files.schema import LABELS
+from calibrant.files.proposing import RIGHT, TRUE, command
+from calibrant.files.reading import propose
+from calibrant.files.schema import CORRECT, LABELS
 from calibrant.monitor.delayed_labels import Outcome
 from calibrant.monitor.monitor import Monitor
-from calibrant.monitor.rows import NOT_APPLIED, Reading, Scored, count_lines, is_half, score
+from calibrant.monitor.rows import (
+    NOT_APPLIED,
+    Reading,
+    Scored,
+    count_lines,
+    is_half,
+    parse,
+    score,
+)
 from calibrant.monitor.sequential_tests import Alarm
 from calibrant.predictions.grids import spread_over
 from calibrant.predictions.predictions import Predictions
@@ -91,6 +111,8 @@ def feed(
             yield from _standard_input(monitor, reading, follow)
         elif is_lines(stream):
             file = LineFile(stream, monitor, reading)
+            if not file.note["offset"] and not _knows_outcomes(stream, reading):
+                check_no_labels(stream, reading)
             yield from file.new_rows(to_the_end=not follow.files)
             growing.append(file)
         else:
@@ -128,6 +150,8 @@ def _predictions(
     if rows.known_labels is None and rows.grid is not None and rows.grid.labels is not None:
         # Tokens without labels are all there are; with them, those that count.
         rows = read_predictions(path, read, labelled=True)
+    if rows.known_labels is None:
+        check_no_labels(path, reading)
     if reading.acted is not None:
         try:
             read_column(path, reading.acted)
@@ -172,6 +196,74 @@ def _predictions(
             alarms = scored.feed(monitor)
         note |= {"rows": stop, "check": seen}
         yield list(alarms)
+
+
+def _knows_outcomes(path: str, reading: Reading) -> bool:
+    """Return whether one of the first lines has an outcome; what isn't read is refused later."""
+    with open(path, "rb") as file:
+        data = whole_lines(file, to_the_end=True)
+    known = {*LABELS, CORRECT, reading.read.labels, reading.read.correct}
+    try:
+        rows = parse(data.splitlines(), range(len(data)), path)
+    except PredictionsError:
+        return True
+    return any(row.get(str(name)) is not None for row in rows for name in known)
+
+
+def check_no_labels(path: str, reading: Reading) -> None:
+    """Refuse a file of rows without outcome, of which a field has the name and values of labels.
+
+    A field that might hold them but isn't called so is only warned of: rows may come without.
+
+    Args:
+        path: the file.
+        reading: how its rows are read; a field that this names is no label.
+
+    Raises:
+        PredictionsError: it has labels that nobody named, of which none would be counted.
+    """
+    if reading.outcomes_apart:
+        return
+    read = reading.read.but(outcomes=(), labelled=True)
+    others = {reading.by, reading.time, reading.key, reading.cluster, read.labels, read.correct}
+    try:
+        with open_rows(path, read) as file:
+            names = list(file.names())
+    # Lines may be of several forms, or none; whoever counts them says what is wrong.
+    except PredictionsError:
+        return
+    ways = [way for name in names if name not in others for way in _called_outcomes(name, read)]
+    lines = [command(path, way) for way in ways if _reads(path, way)]
+    line = lines[0] if len(lines) == 1 else propose(path, read)
+    words = [] if line is None else shlex.split(line)
+    told = [words[i : i + 2] for i, word in enumerate(words) if word in ("--labels", "--correct")]
+    if line is None or not told or told[0][1] in others:
+        return
+    option, name = told[0]
+    sentence = (
+        f"{path}: no row has an outcome, so that none would be counted, but '{name}' may hold "
+        f"labels; found {', '.join(map(repr, names))}"
+    )
+    if [*_called_outcomes(name, read)]:
+        raise PredictionsError(f"{sentence}; say {option} {name}{PROPOSED}{line}")
+    warn_caller(MisreadWarning(f"{sentence}: if so, say {option} {name}"))
+
+
+def _called_outcomes(name: str, read: ReadOptions) -> Iterator[ReadOptions]:
+    """Yield the ways to read a field as outcomes that its name, or a word of it, suggests."""
+    parts = {name.lower(), *re.split(r"[^a-z]+", name.lower())}
+    if any(TRUE.fullmatch(part) for part in parts):
+        yield read.but(labels=name)
+    if any(RIGHT.fullmatch(part) for part in parts):
+        yield read.but(correct=name)
+
+
+def _reads(path: str, read: ReadOptions) -> bool:
+    try:
+        with heard_warnings():
+            return read_predictions(path, read).known_labels is not None
+    except PredictionsError:
+        return False
 
 
 def _of_rows(rows: Predictions, column: NDArray[Any], name: str) -> NDArray[Any]:

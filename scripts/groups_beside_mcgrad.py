@@ -18,6 +18,7 @@ import json
 import sys
 import time
 import types
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,8 @@ def mcgrad(first: Rows, second: Rows) -> FloatArray | None:
     sys.modules.setdefault("mcgrad.tuning", types.ModuleType("mcgrad.tuning"))
     try:
         import pandas as pd
-        from mcgrad.methods import MCGrad
+
+        MCGrad = import_module("mcgrad.methods").MCGrad
     except ImportError:
         return None
 

@@ -97,8 +97,9 @@ class BinomialTest:
 
         k = self.counted[place] * times
         # P(X <= errors) of a binomial X, as in `p_values`.
-        found: Any = betainc(k - errors, errors + 1, 1 - risk) if k > errors else 1.0
-        return float(found)
+        if k <= errors:
+            return 1.0
+        return float(cast(Any, betainc)(k - errors, errors + 1, 1 - risk))
 
     def share(self, place: int) -> float:
         """Return the share that counts of what counts at the last threshold."""

@@ -153,8 +153,8 @@ class TemperatureNetwork:
         )
         rows[-1] = 1.0
         mixing = np.zeros((len(rows), self.size))
-        units: IntArray = np.arange(hidden)
-        inputs: IntArray = np.arange(first)
+        units: IntArray = np.arange(hidden, dtype=np.int64)
+        inputs: IntArray = np.arange(first, dtype=np.int64)
         mixing[inputs, inputs] = np.repeat(self.w2, width)
         mixing[first + units, first + units] = self.w2
         mixing[inputs, first + hidden + inputs // width] = self.w1.ravel()

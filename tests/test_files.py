@@ -381,7 +381,10 @@ BAD_CONTENT = [
     ({"logits": LOGITS, "labels": LABELS[:1]}, "'labels' has 1 entries, but there are 2 rows"),
     ({"probs": LOGITS**2, "labels": LABELS}, "'probs' must sum to 1, but row 0 sums to 5.25"),
     ({"logits": LOGITS[:0], "labels": LABELS[:0]}, "'logits' must have shape"),
-    ({"logits": LOGITS, "labels": LABELS, "features": PROBS[:1]}, "'features' must have shape"),
+    (
+        {"logits": LOGITS, "labels": LABELS, "features": PROBS[:1]},
+        "'features' has 1 entries, but there",
+    ),
     ({**TOP_LABEL, "confidence": LABELS * 1.0}, r"'confidence' .*\[0, 1\], but row 1 holds 2"),
 ]
 

@@ -225,7 +225,7 @@ def test_many_files_are_judged_by_a_sample(fit: Any, monkeypatch: pytest.MonkeyP
     assert saved.fit_report_.worth["note"] == ""  # a sample of all is none
     monkeypatch.setattr("calibrant.posthoc.worth.SAMPLE_ROWS", 200)
     said, saved = fit(drawn(600, 3.0), "--method", "temperature", "--workers", "1")
-    assert "By a uniform sample of 200 of 600 rows." in said.out
+    assert "Measured on a uniform sample of 200 of 600 rows." in said.out
     assert saved.fit_report_.worth["rows"] == 200
     assert saved.fit_report_.n == 600
 

@@ -180,7 +180,7 @@ def _with_worth(
             worth = cross_validated(calibrator, rows, seed=options.seed, engine=engine, watch=watch)
         except InputError as reason:
             return calibrator, f"What it is worth can't be said: {reason}."
-    said = [worth.headline(), worth.advice(), worth.note and sentence(f"by {worth.note}")]
+    said = [worth.headline(), worth.advice(), worth.note and sentence(worth.note)]
     if worth.state == "gain":
         saved = calibrator
     elif options.no_gain == "keep" or options.no_gain == calibrator.method:

@@ -251,7 +251,7 @@ def cross_validated(
             predictions = rows.take(np.flatnonzero(some))
     note = ""
     if predictions.n < whole:
-        note = f"a uniform sample of {predictions.n} of {whole} rows"
+        note = f"measured on a uniform sample of {predictions.n} of {whole} rows"
     labels = predictions.known_labels
     if labels is not None and not predictions.top_only and (labels == labels[:1]).all():
         alike = f"all {predictions.n} labels are the same, so this says nothing of other classes"

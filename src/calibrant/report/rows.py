@@ -24,7 +24,7 @@ from calibrant.metrics.bins import DEFAULT_BINS, bin_edges, bin_index
 
 # A page of one set of confidences holds this many rows at most; of many methods fewer, since each
 # has a confidence for every row.
-MOST_ROWS, FEWEST_ROWS, MOST_NUMBERS = 1_500, 200, 12_000
+MOST_ROWS, FEWEST_ROWS, MOST_NUMBERS = 1_500, 200, 8_000
 # Pictures take far more room than numbers.
 MOST_PICTURED, PICTURE_SIDE = 150, 32
 MISTAKES = 30

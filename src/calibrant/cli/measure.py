@@ -148,6 +148,8 @@ def _side_by_side(
     from calibrant.evaluation.evaluate import evaluate
     from calibrant.evaluation.history import History
 
+    if len(files) < 2:
+        raise InputError("the page of --each shows several files; for one leave out --each")
     if options.by or options.rows_for is not None or output.images is not None:
         raise InputError(
             "the page of --each shows whole files; leave out --by, --rows-for and --images"

@@ -15,7 +15,7 @@ import calibrant as cb
 from calibrant.cli.app import app
 from calibrant.metrics import multicalibration
 from calibrant.posthoc import GivenGroups
-from calibrant.posthoc.features.given_groups import MOST_CELLS, QUANTILES, cells_of
+from calibrant.posthoc.features.given_groups import MOST_CELLS, MOST_COLUMNS, QUANTILES, cells_of
 from calibrant.predictions.predictions import Predictions
 
 FIRST, SECOND = (simulated(np.random.default_rng(seed), 3000) for seed in (0, 1))
@@ -162,6 +162,22 @@ def test_rows_of_no_known_group_get_the_map_of_all_and_many_values_are_cut() -> 
     assert note == ""
     many = np.random.default_rng(8).integers(15, size=(5000, 4)).astype(float)
     assert len(cells_of(many, pairs=True)[0].low) == MOST_CELLS
+
+
+def test_the_features_of_a_network_are_no_groups() -> None:
+    wide = np.random.default_rng(0).normal(size=(100, MOST_COLUMNS + 1))
+    logits, labels = wide[:, :3], wide[:, 3:6].argmax(axis=1)
+    with pytest.raises(
+        cb.posthoc.NotApplicableError, match="21 features a row are no groups; .* at most 20"
+    ):
+        GivenGroups().fit(logits, labels, wide)
+    found = cb.compare(
+        ["none", "groups"],
+        fit=Predictions.from_logits(logits, labels, features=wide),
+        test=Predictions.from_logits(logits, labels, features=wide, source="again"),
+        resamples=20,
+    )
+    assert "no groups" in found.skipped["groups"]
 
 
 def test_it_stands_behind_another_map_and_in_a_file(tmp_path) -> None:

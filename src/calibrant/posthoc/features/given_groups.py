@@ -11,7 +11,12 @@ import numpy as np
 from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray
-from calibrant.core.errors import ConvergenceWarning, NotIdentifiedWarning, warn_caller
+from calibrant.core.errors import (
+    ConvergenceWarning,
+    NotApplicableError,
+    NotIdentifiedWarning,
+    warn_caller,
+)
 from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import mean, total
 from calibrant.posthoc.applying import Learnt
@@ -26,6 +31,8 @@ from calibrant.predictions.predictions import Predictions
 MOST_VALUES, QUANTILES = 20, 5
 # Groups of fewer rows have no numbers of their own; no more groups than this.
 FEWEST_ROWS, MOST_CELLS = 10, 100
+# More columns are what a network says of a row, not groups; their pairs would take hours.
+MOST_COLUMNS = 20
 
 
 class Cells(NamedTuple):
@@ -53,7 +60,7 @@ class GivenGroups(EventMap):
     objective is convex; a row of no known group gets the map of all rows.
 
     It mends what `calibrant.metrics.multicalibration` finds, in one convex fit where boosting takes
-    rounds of trees. Of more than 100 groups the largest are taken. It stands best behind another
+    rounds of trees. Of more than 100 groups the largest are taken; more than 20 columns are refused. It stands best behind another
     map: ``temperature+groups``. It fails where groups aren't among the columns.
 
     Args:
@@ -119,6 +126,11 @@ class GivenGroups(EventMap):
     def _fit(self, predictions: Predictions) -> FitReport:
         features = in_float64(predictions.features)
         self.width_ = int(features.shape[1])
+        if self.width_ > MOST_COLUMNS:
+            raise NotApplicableError(
+                f"{predictions.source}: {self.width_} features a row are no groups; '{self.method}' "
+                f"takes at most {MOST_COLUMNS} columns that say which groups a row is of"
+            )
         cells, note = cells_of(features, self.pairs)
         self.columns_, self.low_, self.high_ = cells
         log_odds, outcome = event_log_odds(predictions.scores), event_outcomes(predictions)

@@ -60,8 +60,9 @@ class GivenGroups(EventMap):
     objective is convex; a row of no known group gets the map of all rows.
 
     It mends what `calibrant.metrics.multicalibration` finds, in one convex fit where boosting takes
-    rounds of trees. Of more than 100 groups the largest are taken; more than 20 columns are refused. It stands best behind another
-    map: ``temperature+groups``. It fails where groups aren't among the columns.
+    rounds of trees. Of more than 100 groups the largest are taken; more than 20 columns are refused.
+    It stands best behind another map: ``temperature+groups``. It fails where groups aren't among
+    the columns.
 
     Args:
         pairs: whether groups of two columns are counted, too.
@@ -128,8 +129,9 @@ class GivenGroups(EventMap):
         self.width_ = int(features.shape[1])
         if self.width_ > MOST_COLUMNS:
             raise NotApplicableError(
-                f"{predictions.source}: {self.width_} features a row are no groups; '{self.method}' "
-                f"takes at most {MOST_COLUMNS} columns that say which groups a row is of"
+                f"{predictions.source}: {self.width_} features a row are no groups; "
+                f"'{self.method}' takes at most {MOST_COLUMNS} columns that say which groups a row "
+                "is of"
             )
         cells, note = cells_of(features, self.pairs)
         self.columns_, self.low_, self.high_ = cells

@@ -60,9 +60,9 @@ class GivenGroups(EventMap):
     objective is convex; a row of no known group gets the map of all rows.
 
     It mends what `calibrant.metrics.multicalibration` finds, in one convex fit where boosting takes
-    rounds of trees. Of more than 100 groups the largest are taken; more than 20 columns are refused.
-    It stands best behind another map: ``temperature+groups``. It fails where groups aren't among
-    the columns.
+    rounds of trees. Of more than 100 groups the largest are taken; more than 20 columns are
+    refused. It stands best behind another map: ``temperature+groups``. It fails where groups
+    aren't among the columns.
 
     Args:
         pairs: whether groups of two columns are counted, too.

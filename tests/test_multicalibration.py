@@ -15,7 +15,7 @@ import calibrant as cb
 from calibrant.cli.app import app
 from calibrant.metrics import multicalibration
 from calibrant.posthoc import GivenGroups
-from calibrant.posthoc.features.given_groups import MOST_CELLS, MOST_COLUMNS, QUANTILES, cells_of
+from calibrant.posthoc.features.given_groups import MOST_CELLS, MOST_PAIRED, QUANTILES, cells_of
 from calibrant.predictions.predictions import Predictions
 
 FIRST, SECOND = (simulated(np.random.default_rng(seed), 3000) for seed in (0, 1))
@@ -155,26 +155,23 @@ def test_rows_of_no_known_group_get_the_map_of_all_and_many_values_are_cut() -> 
     strange = FITTED.predict_proba(logits, np.array([[77.0, 99.0], [88.0, 77.0]]))
     assert strange[0, 1] == strange[1, 1]
     ages = np.random.default_rng(7).normal(size=(500, 1))
-    cells, note = cells_of(ages, pairs=True)
+    cells, notes = cells_of(ages, pairs=True)
     assert len(cells.low) == QUANTILES
     inside = (ages >= cells.low[:, 0]) & (ages <= cells.high[:, 0])
     assert (inside.sum(axis=1) == 1).all()
-    assert note == ""
+    assert notes == ()
     many = np.random.default_rng(8).integers(15, size=(5000, 4)).astype(float)
     assert len(cells_of(many, pairs=True)[0].low) == MOST_CELLS
 
 
-def test_the_features_of_a_network_are_no_groups() -> None:
-    wide = np.random.default_rng(0).normal(size=(100, MOST_COLUMNS + 1))
+def test_pairs_of_many_columns_are_left_out_and_the_report_says_so() -> None:
+    wide = np.random.default_rng(0).normal(size=(100, MOST_PAIRED + 1))
     logits, labels = wide[:, :3], wide[:, 3:6].argmax(axis=1)
-    with pytest.raises(
-        cb.posthoc.NotApplicableError, match=r"21 features a row are no groups; .* at most 20"
-    ):
-        GivenGroups().fit(logits, labels, wide)
-    rows = Predictions.from_logits(logits, labels, features=wide)
-    first, second = rows.take(slice(50)), rows.take(slice(50, None))
-    found = cb.compare(["none", "groups"], fit=first, test=second, resamples=20)
-    assert "no groups" in found.skipped["groups"]
+    of_all = GivenGroups().fit(logits, labels, wide)
+    assert any("21 columns have too many pairs" in note for note in of_all.fit_report_.notes)
+    assert (of_all.columns_[:, 0] == of_all.columns_[:, 1]).all()
+    of_some = GivenGroups().fit(logits, labels, np.sign(wide[:, :MOST_PAIRED]))
+    assert (of_some.columns_[:, 0] != of_some.columns_[:, 1]).any()
 
 
 def test_it_stands_behind_another_map_and_in_a_file(tmp_path) -> None:

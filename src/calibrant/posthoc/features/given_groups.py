@@ -13,12 +13,11 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import (
     ConvergenceWarning,
-    NotApplicableError,
     NotIdentifiedWarning,
     warn_caller,
 )
 from calibrant.core.fit_report import FitReport
-from calibrant.core.weights import mean, total
+from calibrant.core.weights import mean, quantiles, total
 from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.facts import FEATURES, Facts
 from calibrant.posthoc.features.base import in_float64
@@ -31,8 +30,8 @@ from calibrant.predictions.predictions import Predictions
 MOST_VALUES, QUANTILES = 20, 5
 # Groups of fewer rows have no numbers of their own; no more groups than this.
 FEWEST_ROWS, MOST_CELLS = 10, 100
-# More columns are what a network says of a row, not groups; their pairs would take hours.
-MOST_COLUMNS = 20
+# The pairs of more columns, as the features of a network are, would take minutes.
+MOST_PAIRED = 20
 
 
 class Cells(NamedTuple):
@@ -60,9 +59,9 @@ class GivenGroups(EventMap):
     objective is convex; a row of no known group gets the map of all rows.
 
     It mends what `calibrant.metrics.multicalibration` finds, in one convex fit where boosting takes
-    rounds of trees. Of more than 100 groups the largest are taken; more than 20 columns are
-    refused. It stands best behind another map: ``temperature+groups``. It fails where groups
-    aren't among the columns.
+    rounds of trees. Of more than 100 groups the largest are taken; more than 20 columns have no
+    pairs counted, and the report of the fit says so. It stands best behind another map:
+    ``temperature+groups``. It fails where groups aren't among the columns.
 
     Args:
         pairs: whether groups of two columns are counted, too.
@@ -127,19 +126,13 @@ class GivenGroups(EventMap):
     def _fit(self, predictions: Predictions) -> FitReport:
         features = in_float64(predictions.features)
         self.width_ = int(features.shape[1])
-        if self.width_ > MOST_COLUMNS:
-            raise NotApplicableError(
-                f"{predictions.source}: {self.width_} features a row are no groups; "
-                f"'{self.method}' takes at most {MOST_COLUMNS} columns that say which groups a row "
-                "is of"
-            )
-        cells, note = cells_of(features, self.pairs)
+        weights = predictions.weights
+        cells, notes = cells_of(features, self.pairs, weights)
         self.columns_, self.low_, self.high_ = cells
         log_odds, outcome = event_log_odds(predictions.scores), event_outcomes(predictions)
-        weights, rows = predictions.weights, len(outcome)
+        rows = len(outcome)
         self.scale_ = float(np.sqrt(mean(log_odds * log_odds, weights))) or 1.0
         self.weights_, self.penalties_ = np.zeros(2 * (len(cells.low) + 1)), np.zeros(2)
-        notes = (note,) if note else ()
         if not 0 < outcome.sum() < rows:
             message = "all outcomes are alike; took the confidences as they are"
             warn_caller(NotIdentifiedWarning(message))
@@ -183,7 +176,9 @@ class GivenGroups(EventMap):
         return log_odds + shift + slope * (log_odds / learnt["scale_"])
 
 
-def cells_of(features: FloatArray, pairs: bool) -> tuple[Cells, str]:
+def cells_of(
+    features: FloatArray, pairs: bool, weights: FloatArray | None = None
+) -> tuple[Cells, tuple[str, ...]]:
     """Return the groups of (N, D) columns that have enough rows; and what is left out, in words."""
     of_columns: list[list[tuple[float, float]]] = []
     for column in features.T:
@@ -191,13 +186,19 @@ def cells_of(features: FloatArray, pairs: bool) -> tuple[Cells, str]:
         if len(values) <= MOST_VALUES:
             ends = [(float(value), float(value)) for value in values]
         else:
-            cuts = np.unique(np.quantile(column, np.arange(1, QUANTILES) / QUANTILES))
+            cuts = np.unique(quantiles(column, np.arange(1, QUANTILES) / QUANTILES, weights))
             lows = [-LARGEST, *cuts.tolist()]
             highs = [*np.nextafter(cuts, -np.inf).tolist(), LARGEST]
             ends = list(zip(lows, highs, strict=True))
         of_columns.append(ends)
     every = [((d, d), (end, end)) for d, ends in enumerate(of_columns) for end in ends]
-    if pairs:
+    notes: list[str] = []
+    if pairs and len(of_columns) > MOST_PAIRED:
+        notes.append(
+            f"groups of two columns are left out: {len(of_columns)} columns have too many pairs "
+            f"(pairs of {MOST_PAIRED} columns or fewer are counted)"
+        )
+    elif pairs:
         every += [
             ((a, b), (one, other))
             for a, b in combinations(range(len(of_columns)), 2)
@@ -207,18 +208,20 @@ def cells_of(features: FloatArray, pairs: bool) -> tuple[Cells, str]:
     columns = np.array([place for place, _ in every], dtype=np.int64).reshape(-1, 2)
     low = np.array([[end[0] for end in ends] for _, ends in every]).reshape(-1, 2)
     high = np.array([[end[1] for end in ends] for _, ends in every]).reshape(-1, 2)
+    counts = np.ones(len(features)) if weights is None else weights
     sizes = np.array(
         [
-            int(_inside(xnp, features, *(each[c : c + 1] for each in (columns, low, high))).sum())
+            float(counts @ _inside(xnp, features, columns[[c]], low[[c]], high[[c]])[:, 0])
             for c in range(len(every))
         ]
     )
     # A column of one value is all rows.
-    kept = np.flatnonzero((sizes >= FEWEST_ROWS) & (sizes < len(features)))
+    kept = np.flatnonzero((sizes >= FEWEST_ROWS) & (sizes < counts.sum()))
     kept = np.sort(kept[np.argsort(-sizes[kept], kind="stable")][:MOST_CELLS])
     few = int(((sizes > 0) & (sizes < FEWEST_ROWS)).sum())
-    note = f"groups of fewer than {FEWEST_ROWS} rows have no numbers of their own: {few}"
-    return Cells(columns[kept], low[kept], high[kept]), note if few else ""
+    if few:
+        notes.append(f"groups of fewer than {FEWEST_ROWS} rows have no numbers of their own: {few}")
+    return Cells(columns[kept], low[kept], high[kept]), tuple(notes)
 
 
 def _inside(xp: Any, features: Array, columns: Array, low: Array, high: Array) -> Array:

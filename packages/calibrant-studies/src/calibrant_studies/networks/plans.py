@@ -206,8 +206,11 @@ def _words(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _without_idle(run: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return settings of a run without those that do nothing: plain cross-entropy has none."""
-    return {**run, "loss_settings_for": None} if run.get("loss") == PLAIN_LOSS else run
+    """Return settings of a run without those that do nothing: an ensemble of one network, and the
+    settings of a loss for plain cross-entropy, which has none."""
+    idle = {"loss_settings_for": None} if run.get("loss") == PLAIN_LOSS else {}
+    idle |= {"members": None} if run.get("members") == 1 else {}
+    return {**run, **idle}
 
 
 def _plain(value: Any) -> Any:

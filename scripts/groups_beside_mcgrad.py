@@ -1,4 +1,4 @@
-"""The step `groups` beside MCGrad, on rows that neither has seen.
+"""The step `given-groups` beside MCGrad, on rows that neither has seen.
 
     python -m scripts.groups_beside_mcgrad [mmlu_*.jsonl ...]
 
@@ -8,7 +8,7 @@ both. Files are logs of questions with `scores`, `gold` and `subject`; groups ar
 the letter that was said. Half of the rows fit, the other half measures: mean log loss, the worst
 group in sigmas (`calibrant.metrics.multicalibration`) and how many groups show more than noise.
 MCGrad is fitted as its README says, if it is installed (`pip install mcgrad`; without its tuner it
-needs no torch). The differences of the log loss are to ``platt+groups``, paired.
+needs no torch). The differences of the log loss are to ``platt+given-groups``, paired.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.metrics import multicalibration
 from calibrant.predictions.predictions import Predictions
 
-METHODS = ("platt", "platt+groups", "natural-spline+groups")
+METHODS = ("platt", "platt+given-groups", "natural-spline+given-groups")
 Rows = tuple[FloatArray, IntArray, dict[str, IntArray]]
 
 
@@ -98,7 +98,7 @@ def compared(name: str, first: Rows, second: Rows) -> None:
     for way, (p, seconds) in found.items():
         rows = Predictions.from_binary(np.clip(p, 0, 1), second[1], kind="prob")
         worst = multicalibration(rows, dict(second[2]), draws=400)
-        difference = losses[way] - losses["platt+groups"]
+        difference = losses[way] - losses["platt+given-groups"]
         half = 1.96 * difference.std(ddof=1) / np.sqrt(len(difference))
         sigmas = max(each.sigmas for each in worst.groups)
         print(

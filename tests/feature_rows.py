@@ -17,7 +17,7 @@ from calibrant.predictions.predictions import Predictions
 # More partitions, folds and noise would only take longer.
 QUICK = {
     "group": {"partitions": 4},
-    "groups": {"pairs": False, "penalty": 1.0},
+    "given-groups": {"pairs": False, "penalty": 1.0},
     "auto": {"folds": 2, "repeats": 1},
 }
 

@@ -175,7 +175,7 @@ def test_pairs_of_many_columns_are_left_out_and_the_report_says_so() -> None:
 
 
 def test_it_stands_behind_another_map_and_in_a_file(tmp_path) -> None:
-    chain = cb.make_calibrator("platt+groups").fit_predictions(predictions(FIRST))
+    chain = cb.make_calibrator("platt+given-groups").fit_predictions(predictions(FIRST))
     chain.save(tmp_path / "c.safetensors")
     kept = cb.load(tmp_path / "c.safetensors")
     some = ROWS.take(slice(0, 50))

@@ -51,7 +51,7 @@ CHANGING = [
     "logit-clipping",
     "feature-clipping",
     # With two classes; with more they keep it.
-    *("platt", "affine", "quadratic", "beta", "natural-spline", "groups"),
+    *("platt", "affine", "quadratic", "beta", "natural-spline", "given-groups"),
 ]
 CONFIDENCE_MAPS = [name for name, kind in METHODS.items() if issubclass(kind, ConfidenceMap)]
 every_method = pytest.mark.parametrize("method", METHODS)
@@ -112,7 +112,7 @@ def test_class_attributes(method):
     kind = METHODS[method]
     assert kind.method == method
     assert kind.keeps_prediction is (method not in CHANGING)
-    features = ("group", "groups", "procal-dr", "procal-bms", "dac")
+    features = ("group", "given-groups", "procal-dr", "procal-bms", "dac")
     wanted = ("features", "head") if method == "feature-clipping" else ("features",)
     assert kind.needs == (wanted if method in (*features, "feature-clipping") else ())
     assert "method" not in {f.name for f in fields(kind)}

@@ -53,7 +53,7 @@ WEIGHS = {
     "top-rest",
     "probit-top-rest",
     "svs-top-rest",
-    "groups",
+    "given-groups",
 }
 # Small and quick, and without anything that is only noise on few rows.
 QUICK = {
@@ -61,7 +61,7 @@ QUICK = {
     "matrix": {"penalty": 0.5},
     "dirichlet": {"penalty": 0.5},
     "ridge": {"ridge": 5.0},
-    "groups": {"penalty": 0.5},
+    "given-groups": {"penalty": 0.5},
 }
 
 

@@ -57,7 +57,7 @@ BUILT_IN = {
     "probit": "noise:ProbitScaling",
     "top-rest": "confidence.top_rest:TopRestScaling",
     "group": "features.group:GroupCalibration",
-    "groups": "features.given_groups:GivenGroups",
+    "given-groups": "features.given_groups:GivenGroups",
     "procal-dr": "features.proximity:ProximityDensityRatio",
     "procal-bms": "features.proximity:BinMeanShift",
     "feature-clipping": "features.feature_clipping:FeatureClipping",

@@ -61,7 +61,7 @@ class GivenGroups(EventMap):
     It mends what `calibrant.metrics.multicalibration` finds, in one convex fit where boosting takes
     rounds of trees. Of more than 100 groups the largest are taken; more than 20 columns have no
     pairs counted, and the report of the fit says so. It stands best behind another map:
-    ``temperature+groups``. It fails where groups aren't among the columns.
+    ``temperature+given-groups``. It fails where groups aren't among the columns.
 
     Args:
         pairs: whether groups of two columns are counted, too.
@@ -87,7 +87,7 @@ class GivenGroups(EventMap):
         array([0.5, 0.7])
     """
 
-    method: ClassVar[str] = "groups"
+    method: ClassVar[str] = "given-groups"
     facts: ClassVar[Facts | None] = Facts(
         "logistic recalibration of given groups",
         FEATURES,

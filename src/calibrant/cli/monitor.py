@@ -195,7 +195,7 @@ def monitor(
         checkpoints.keep(feed(watched, streams or [], reading, read=read, follow=following))
         for path in outcomes:
             before = watched.rows, watched.waiting.repeated
-            checkpoints.keep(feed_outcomes(watched, str(path), key))
+            checkpoints.keep(feed_outcomes(watched, str(path), key, read))
             # With a state the predictions may come in a later run.
             if state is None and before == (watched.rows, watched.waiting.repeated):
                 raise InputError(
@@ -293,7 +293,7 @@ def _plan(streams: list[str], reading: Reading, settings: dict[str, Any], points
 
 def _finish(watched: Monitor, output: WatchOptions, refit: Path | None = None) -> None:
     """Write and print the state; an alarm is an exit code."""
-    from calibrant.monitor.rows import Unreadable
+    from calibrant.monitor.lines import Unreadable
 
     if output.report is not None:
         watched.to_html(output.report)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -66,6 +66,60 @@ class MisreadError(PredictionsError):
     def __init__(self, message: str, fix: ReadOptions | None = None) -> None:
         super().__init__(message)
         self.fix = fix
+
+
+def otherwise(
+    options: ReadOptions, fix: Mapping[str, Any], scores: Sequence[str], names: Sequence[str]
+) -> ReadOptions:
+    """Return options that read the same scores otherwise.
+
+    Args:
+        options: those that read them so.
+        fix: what is to be another.
+        scores: names of the fields that hold the scores; names: of all fields.
+    """
+    if "are" not in fix or options.scores is not None or not scores:
+        return options.but(**fix)
+    stem = scores[0].removesuffix("0")
+    run = tuple(f"{stem}{number}" for number in range(len(scores))) == tuple(scores)
+    alone = run and all(n in scores for n in names if n.startswith(stem))
+    said: str | tuple[str, ...] = f"{stem}*" if alone else tuple(scores)
+    if len(scores) == 1:
+        said = scores[0]
+    return options.but(scores=said).but(**fix)
+
+
+def judge(
+    findings: Sequence[Finding],
+    options: ReadOptions,
+    where: str,
+    otherwise: Callable[[Mapping[str, Any]], ReadOptions],
+    path: str | None = None,
+) -> None:
+    """Warn of what rows look like that they weren't said to be.
+
+    Args:
+        findings: what they look like.
+        options: by which they were read.
+        where: begins the messages.
+        otherwise: returns the options that read them otherwise.
+        path: the file, where messages call it otherwise.
+
+    Raises:
+        MisreadError: they can hardly be what they would be taken for.
+    """
+    for finding in findings:
+        said = finding.keep and all(
+            getattr(options, name) == value for name, value in finding.keep.items()
+        )
+        if finding.certain and not said:
+            keep = command(path or where, otherwise(finding.keep))
+            raise MisreadError(
+                f"{where}: {finding.sentence}; if they are what they are called: {keep}",
+                otherwise(finding.fix) if finding.fix else None,
+            )
+        if not said:
+            warn_caller(MisreadWarning(f"{where}: {finding.sentence}"))
 
 
 class PredictionFile:
@@ -197,37 +251,13 @@ class PredictionFile:
         source = f"{self.where} and {counted(others, 'other file')}" if others else rows.source
         return replace(rows, looked_at=True, origin=self.file.origin, source=source)
 
-    def _otherwise(self, fix: Mapping[str, Any]) -> ReadOptions:
-        """Return options that read the same fields otherwise."""
-        if "are" not in fix or self.options.scores is not None:
-            return self.options.but(**fix)
-        names = self.map.fields["scores"]
-        stem = names[0].removesuffix("0")
-        run = tuple(f"{stem}{number}" for number in range(len(names))) == names
-        alone = run and all(n in names for n in self.file.names() if n.startswith(stem))
-        scores: str | tuple[str, ...] = f"{stem}*" if alone else names
-        if len(names) == 1:
-            scores = names[0]
-        return self.options.but(scores=scores).but(**fix)
-
     def _judge(self, findings: Sequence[Finding]) -> None:
-        """Warn of what rows look like that they weren't said to be.
+        """Warn of what rows look like that they weren't said to be; see `judge`."""
 
-        Raises:
-            PredictionsError: they can hardly be what they would be taken for.
-        """
-        for finding in findings:
-            said = finding.keep and all(
-                getattr(self.options, name) == value for name, value in finding.keep.items()
-            )
-            if finding.certain and not said:
-                keep = command(self.where, self._otherwise(finding.keep))
-                raise MisreadError(
-                    f"{self.where}: {finding.sentence}; if they are what they are called: {keep}",
-                    self._otherwise(finding.fix) if finding.fix else None,
-                )
-            if not said:
-                warn_caller(MisreadWarning(f"{self.where}: {finding.sentence}"))
+        def instead(fix: Mapping[str, Any]) -> ReadOptions:
+            return otherwise(self.options, fix, self.map.fields["scores"], self.file.names())
+
+        judge(findings, self.options, self.where, instead)
 
     def batches(
         self,

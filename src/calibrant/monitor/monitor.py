@@ -258,6 +258,13 @@ class Monitor:
         check_lengths(keys, known)
         return self._state.learn(keys, [Outcome(int(value), is_label) for value in known])
 
+    def said_of(self, key: Any) -> tuple[float, int] | None:
+        """Return confidence and class (-1: unknown) of a prediction that waits; None without."""
+        said = self._state.waiting.predictions.get(str(key))
+        if said is None:
+            return None
+        return said.confidence, -1 if said.predicted is None else said.predicted
+
     def close_clusters(self) -> tuple[Alarm, ...]:
         """Count the unfinished clusters, of which no more rows come, and return the alarms."""
         return self._state.close_clusters()

@@ -18,7 +18,7 @@ outcome.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -27,14 +27,14 @@ from typing import Any, cast
 import numpy as np
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray, to_numpy
-from calibrant.core.errors import InputError, PredictionsError
-from calibrant.core.text import counted
+from calibrant.core.errors import InputError, PredictionsError, heard_warnings
 from calibrant.files.assembly import Assembler, array_of
 from calibrant.files.formats.text import JsonLinesReader, flat_row
 from calibrant.files.gate import readable
 from calibrant.files.options import ReadOptions
 from calibrant.files.schema import CORRECT, LABELS, PREDICTED, choose
 from calibrant.monitor.delayed_labels import Outcome
+from calibrant.monitor.first_rows import FirstRows
 from calibrant.monitor.hours import hour_of
 from calibrant.monitor.monitor import Monitor
 from calibrant.monitor.sequential_tests import Alarm
@@ -95,81 +95,6 @@ class Reading:
         return self.read.cluster
 
 
-class Unreadable:
-    """The lines that were left out, in a monitor's notes.
-
-    Attributes:
-        lines: how many; first: what is wrong with the first of them.
-    """
-
-    def __init__(self, monitor: Monitor) -> None:
-        """Go on from the notes.
-
-        Raises:
-            InputError: they aren't of this kind.
-        """
-        self._notes = monitor.notes
-        note: Any = self._notes.get("unreadable", {"lines": 0, "first": ""})
-        try:
-            self.lines, self.first = int(note["lines"]), str(note["first"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError("the state's notes of unreadable lines are damaged") from error
-
-    def add(self, error: PredictionsError) -> None:
-        """Count one more."""
-        self.lines, self.first = self.lines + 1, self.first or str(error)
-        self._notes["unreadable"] = {"lines": self.lines, "first": self.first}
-
-    def __str__(self) -> str:
-        if not self.lines:
-            return ""
-        lines = counted(self.lines, "line")
-        return f"Left out: {lines} without a usable row. The first: {self.first}."
-
-
-def count_lines(
-    monitor: Monitor, data: bytes, reading: Reading, first: int, source: str
-) -> list[Alarm]:
-    """Let a monitor count whole lines; blank ones hold no row.
-
-    Args:
-        monitor: counts.
-        data: the lines.
-        reading: how they are read.
-        first: number of the first line in its file.
-        source: begins the error messages.
-
-    Raises:
-        PredictionsError: a line isn't usable, and those aren't left out.
-    """
-    numbered = [(i, line) for i, line in enumerate(data.splitlines(), first) if line.strip()]
-    if not numbered:
-        return []
-    numbers, lines = zip(*numbered, strict=True)
-    unreadable = Unreadable(monitor) if reading.skip_broken else None
-    try:
-        rows = parse(lines, numbers, source)
-        simple = plain(rows, reading)
-        if simple is not None:
-            return list(monitor.update(*simple))
-        return scored(rows, reading, numbers, source).feed(monitor, unreadable)
-    except PredictionsError:
-        if unreadable is None:
-            raise
-    # A line of this block can't be read, so that nothing of it was counted.
-    rows, usable = list[Row](), list[int]()
-    for number, line in numbered:
-        try:
-            row = parse([line], [number], source)
-            scored(row, reading, [number], source)
-        except PredictionsError as error:
-            unreadable.add(error)
-        else:
-            rows += row
-            usable.append(number)
-    return scored(rows, reading, usable, source).feed(monitor, unreadable) if rows else []
-
-
 def parse(lines: Sequence[bytes], numbers: Sequence[int], source: str) -> list[Row]:
     """Return the objects of some lines, each of which has a number in its file.
 
@@ -221,7 +146,13 @@ def plain(rows: Sequence[Row], reading: Reading) -> tuple[FloatArray, BoolArray]
     return (confidence, np.array(right, dtype=np.bool_)) if usable else None
 
 
-def scored(rows: Sequence[Row], reading: Reading, numbers: Sequence[int], source: str) -> Scored:
+def scored(
+    rows: Sequence[Row],
+    reading: Reading,
+    numbers: Sequence[int],
+    source: str,
+    first: FirstRows | None = None,
+) -> Scored:
     """Return what rows say, and what came true.
 
     Args:
@@ -229,6 +160,7 @@ def scored(rows: Sequence[Row], reading: Reading, numbers: Sequence[int], source
         reading: how to read them.
         numbers: of their lines.
         source: begins the error messages.
+        first: takes them up, if they are among the first ones of a stream.
 
     Raises:
         PredictionsError: a row isn't usable.
@@ -246,22 +178,28 @@ def scored(rows: Sequence[Row], reading: Reading, numbers: Sequence[int], source
     for i, form in enumerate(forms):
         if form == "confidence":
             where = f"{source}: line {numbers[i]}"
-            _outcome(rows[i], None, where)
+            _outcome(rows[i], None, where, reading.read.labels_from or 0)
             confidence[i], predicted[i] = _confidence(rows[i], reading, where)
         elif form == "scores" and reading.acted is not None and reading.acted not in rows[i]:
             raise PredictionsError(f"{source}: line {numbers[i]}: {NOT_APPLIED}")
+    looked: list[tuple[list[int], Predictions, tuple[str, ...]]] = []
     for at in _alike(rows, forms):
         where = f"{source}: line {numbers[at[0]]}"
         if len(at) > 1:
             where = f"{source}: lines {numbers[at[0]]} to {numbers[at[-1]]}"
         held = _HeldRows([rows[i] for i in at], [numbers[i] for i in at], source, reading.read)
-        some = held.predictions(where)
+        with heard_warnings() as heard:
+            some, names = held.predictions(where)
+        if first is not None:
+            first.hear(heard)
+        looked.append((at, some, names))
         of = 1 if reading.of is None and some.binary else reading.of
         confidence[at], predicted[at] = score(some, of)
         for i in at:
             classes[i] = some.class_names or some.n_classes
     outcomes = [
-        _outcome(row, classes[i], f"{source}: line {numbers[i]}") for i, row in enumerate(rows)
+        _outcome(row, classes[i], f"{source}: line {numbers[i]}", reading.read.labels_from or 0)
+        for i, row in enumerate(rows)
     ]
     for i, (row, form, outcome) in enumerate(zip(rows, forms, outcomes, strict=True)):
         where = f"{source}: line {numbers[i]}"
@@ -274,7 +212,7 @@ def scored(rows: Sequence[Row], reading: Reading, numbers: Sequence[int], source
             raise PredictionsError(
                 f"{where}: a 'label' needs the 'predicted' class beside the 'confidence'"
             )
-    return Scored(
+    found = Scored(
         confidence,
         predicted,
         outcomes,
@@ -283,6 +221,12 @@ def scored(rows: Sequence[Row], reading: Reading, numbers: Sequence[int], source
         _clusters(rows, forms, reading, numbers, source),
         _times(rows, forms, reading, numbers, source),
     )
+    if first is not None and not first.enough:
+        for at, some, names in looked:
+            first.scores(some, [outcomes[i] for i in at], names)
+        alone = [i for i, form in enumerate(forms) if form == "confidence"]
+        first.top(confidence[alone], predicted[alone], [outcomes[i] for i in alone])
+    return found
 
 
 def _renamed(row: Row, read: ReadOptions) -> Row:
@@ -348,13 +292,14 @@ class _HeldRows(JsonLinesReader):
         """Return a row with the keys of objects within it behind their own."""
         return flat_row(content)
 
-    def predictions(self, where: str) -> Predictions:
-        """Return the scores of all rows; errors begin with `where`."""
+    def predictions(self, where: str) -> tuple[Predictions, tuple[str, ...]]:
+        """Return the scores of all rows, and the names of their fields; errors name `where`."""
         with readable(self.noun, where):
             chosen = choose(self, self.options)
             columns = self.everything(list(dict.fromkeys(chosen.named(("scores",)))))
             first = array_of(chosen, "scores", columns)
-            return Assembler(chosen, self.options, where, lambda: first).build(columns)
+            built = Assembler(chosen, self.options, where, lambda: first).build(columns)
+            return built, tuple(chosen.fields["scores"])
 
 
 def _confidence(row: Row, reading: Reading, where: str) -> tuple[float, int]:
@@ -372,8 +317,10 @@ def _confidence(row: Row, reading: Reading, where: str) -> tuple[float, int]:
     return float(value), -1 if key is None else _whole(row[key], key, where)
 
 
-def _outcome(row: Row, classes: Sequence[str] | int | None, where: str) -> Outcome | None:
-    """Return whether a row says it is right, or else its true label."""
+def _outcome(
+    row: Row, classes: Sequence[str] | int | None, where: str, labels_from: int
+) -> Outcome | None:
+    """Return whether a row says it is right, or else its true label, counted from 0."""
     if CORRECT in row:
         value = row[CORRECT]
         if value not in (0, 1):  # True and False are among them
@@ -389,9 +336,11 @@ def _outcome(row: Row, classes: Sequence[str] | int | None, where: str) -> Outco
                 f"{where}: '{key}' must be one of the classes that the scores name, not {value!r}"
             )
         return Outcome(classes.index(value), is_label=True)
-    label = _whole(value, key, where)
-    if classes is not None and label >= classes:
-        raise PredictionsError(f"{where}: there is no class {label} among {classes}")
+    label = _whole(value, key, where) - labels_from
+    if label < 0 or (classes is not None and label >= classes):
+        whole = f" among {classes}" if classes is not None else ""
+        hint = "; if labels count from 1, say --labels-from 1" if label == classes else ""
+        raise PredictionsError(f"{where}: there is no class {label}{whole}{hint}")
     return Outcome(label, is_label=True)
 
 
@@ -486,12 +435,14 @@ class Scored:
     clusters: list[str] | None = None
     times: list[Any] | None = None
 
-    def feed(self, monitor: Monitor, unreadable: Unreadable | None = None) -> list[Alarm]:
+    def feed(
+        self, monitor: Monitor, unreadable: Callable[[PredictionsError], None] | None = None
+    ) -> list[Alarm]:
         """Let a monitor count the rows in their order, and return the alarms that rose.
 
         Args:
             monitor: counts.
-            unreadable: counts rows that don't go with what came before by their id; None refuses
+            unreadable: takes rows that don't go with what came before by their id; None refuses
                 them.
         """
         alarms, start, n = list[Alarm](), 0, len(self.confidence)
@@ -508,9 +459,21 @@ class Scored:
                     except PredictionsError as error:
                         if unreadable is None:
                             raise
-                        unreadable.add(error)
+                        unreadable(error)
             start = stop
         return alarms
+
+    def late(self, monitor: Monitor) -> tuple[list[float], list[Outcome | None], list[int]]:
+        """Return what was said of the rows whose outcome comes alone, and came before or here."""
+        own = {
+            str(key): (float(said), int(predicted))
+            for key, said, predicted in zip(self.ids, self.confidence, self.predicted, strict=True)
+            if key is not None and not np.isnan(said)
+        }
+        alone = [i for i in range(len(self.ids)) if self._kind(i) == "outcome"]
+        known = [(i, monitor.said_of(self.ids[i]) or own.get(str(self.ids[i]))) for i in alone]
+        found = [(said, self.outcomes[i]) for i, said in known if said is not None]
+        return [s[0] for s, _ in found], [y for _, y in found], [s[1] for s, _ in found]
 
     def _kind(self, i: int) -> str:
         known = self.outcomes[i] is not None

@@ -14,6 +14,7 @@ import shlex
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -37,18 +38,13 @@ from calibrant.files.proposing import RIGHT, TRUE, command
 from calibrant.files.reading import propose
 from calibrant.files.schema import CORRECT, LABELS
 from calibrant.monitor.delayed_labels import Outcome
+from calibrant.monitor.first_rows import FirstRows
+from calibrant.monitor.lines import count_lines
 from calibrant.monitor.monitor import Monitor
-from calibrant.monitor.rows import (
-    NOT_APPLIED,
-    Reading,
-    Scored,
-    count_lines,
-    is_half,
-    parse,
-    score,
-)
+from calibrant.monitor.rows import NOT_APPLIED, Reading, Scored, is_half, parse, score, scored
 from calibrant.monitor.sequential_tests import Alarm
 from calibrant.predictions.grids import spread_over
+from calibrant.predictions.plausibility import ROWS
 from calibrant.predictions.predictions import Predictions
 
 LINE_FILES = (".jsonl", ".ndjson", ".json")
@@ -124,9 +120,11 @@ def feed(
                 last = time.monotonic()
                 yield alarms
         if follow.idle is not None and time.monotonic() - last >= follow.idle:
-            return
+            break
         yield []
         time.sleep(POLL_SECONDS)
+    for file in growing:
+        file.first.judge(ended=True)
 
 
 def _note(monitor: Monitor, path: str) -> dict[str, int]:
@@ -312,6 +310,20 @@ class LineFile:
                 f"{path}: doesn't begin as the file did of which {self.note['lines']} lines were "
                 "counted; give a new file a name of its own"
             )
+        before = self.note["offset"]
+        self.first = FirstRows(path, reading.read, counted=before > 0)
+        if before and self.note["lines"] < ROWS:
+            # Few were there then, so that they are looked at again.
+            with open(path, "rb") as file, suppress(PredictionsError):
+                lines = file.read(min(before, BYTES_AT_ONCE)).splitlines()
+                lines = [line for line in lines if line.strip()]
+                scored(
+                    parse(lines, range(len(lines)), path),
+                    reading,
+                    range(len(lines)),
+                    path,
+                    self.first,
+                )
 
     def _beginning(self, offset: int) -> int:
         with open(self.path, "rb") as file:
@@ -338,7 +350,8 @@ class LineFile:
                 unfinished = self.reading.waits and not data.endswith(b"\n")
                 if not data or (unfinished and is_half(data)):
                     return
-                alarms = count_lines(self.monitor, data, self.reading, note["lines"] + 1, self.path)
+                number = note["lines"] + 1
+                alarms = count_lines(self.monitor, data, self.reading, number, self.first)
                 note["lines"] += len(data.splitlines())
                 note["offset"] += len(data)
                 note["begins"] = self._beginning(note["offset"])
@@ -360,6 +373,7 @@ def whole_lines(file: Any, *, to_the_end: bool) -> bytes:
 def _standard_input(monitor: Monitor, reading: Reading, follow: Following) -> Iterator[list[Alarm]]:
     """Count the lines of standard input as they come, to its end or as long as it is wanted."""
     descriptor, rest, lines = 0, b"", 0
+    first = FirstRows("-", reading.read)
     last = time.monotonic()
     while not follow.stop():
         # Windows can't say of a pipe whether it holds anything.
@@ -373,20 +387,24 @@ def _standard_input(monitor: Monitor, reading: Reading, follow: Following) -> It
         rest += data
         end = rest.rfind(b"\n") + 1 if data else len(rest)
         if end:
-            alarms = count_lines(monitor, rest[:end], reading, lines + 1, "standard input")
+            alarms = count_lines(monitor, rest[:end], reading, lines + 1, first)
             lines, rest = lines + len(rest[:end].splitlines()), rest[end:]
             yield alarms
         if not data:
             break
+    first.judge(ended=True)
 
 
-def feed_outcomes(monitor: Monitor, path: str, key: str) -> Iterator[list[Alarm]]:
+def feed_outcomes(
+    monitor: Monitor, path: str, key: str, read: ReadOptions
+) -> Iterator[list[Alarm]]:
     """Let a monitor learn the outcomes in a file, by id.
 
     Args:
         monitor: has the predictions, or will.
         path: JSON lines, or a table with the columns `key` and ``label`` or ``correct``.
         key: where the ids stand.
+        read: names of the outcomes, where they aren't the usual ones, and from where labels count.
 
     Yields:
         The alarms that rose, after some rows each.
@@ -395,19 +413,33 @@ def feed_outcomes(monitor: Monitor, path: str, key: str) -> Iterator[list[Alarm]
         InputError: the file isn't usable.
     """
     if is_lines(path):
-        yield from LineFile(path, monitor, Reading(key=key)).new_rows(to_the_end=True)
+        file = LineFile(path, monitor, Reading(key=key, read=read))
+        yield from file.new_rows(to_the_end=True)
+        file.first.judge(ended=True)
         return
-    ids = read_column(path, key)
-    name, values = _outcome_column(path, key)
+    ids, first = read_column(path, key), FirstRows(path, read)
+    is_label, values = _outcome_column(path, key, read)
     for start in range(0, len(ids), ROWS_AT_ONCE):
         part = slice(start, start + ROWS_AT_ONCE)
-        labels, correct = (None, values[part]) if name == "correct" else (values[part], None)
-        yield list(monitor.learn(ids[part].tolist(), labels, correct=correct))
+        keys = ids[part].tolist()
+        if not first.enough:
+            said = [monitor.said_of(key) for key in keys]
+            at = [i for i, one in enumerate(said) if one is not None]
+            pairs = np.array([one for one in said if one is not None]).reshape(-1, 2)
+            known = [Outcome(y, is_label) for y in values[part][at].tolist()]
+            first.top(pairs[:, 0], pairs[:, 1].astype(np.int64), known)
+            first.judge(ended=True)
+        first.counted = True
+        labels, correct = (values[part], None) if is_label else (None, values[part])
+        yield list(monitor.learn(keys, labels, correct=correct))
 
 
-def _outcome_column(path: str, key: str) -> tuple[str, IntArray]:
-    """Return the name and the whole numbers of a table's column of outcomes."""
-    for name in (*LABELS, "correct"):
+def _outcome_column(path: str, key: str, read: ReadOptions) -> tuple[bool, IntArray]:
+    """Return whether a table's column of outcomes holds labels, and its whole numbers from 0."""
+    told = [(read.labels, True), (read.correct, False)]
+    usual = [*((name, True) for name in LABELS), (CORRECT, False)]
+    named = [(str(name), is_label) for name, is_label in told if name is not None]
+    for name, is_label in named or usual:
         try:
             column: Any = read_column(path, name)
         except PredictionsError:
@@ -419,9 +451,11 @@ def _outcome_column(path: str, key: str) -> tuple[str, IntArray]:
             values = column.astype(np.int64)
         except ValueError:
             values = None
-        if values is None or (values != column).any() or (values < 0).any():
-            raise PredictionsError(f"{path}: column '{name}' must hold whole numbers from 0")
-        if name == "correct" and (values > 1).any():
-            raise PredictionsError(f"{path}: column 'correct' must hold 0 and 1")
-        return name, values
-    raise PredictionsError(f"{path}: there is no column 'label' or 'correct' beside '{key}'")
+        first = (read.labels_from or 0) if is_label else 0
+        if values is None or (values != column).any() or (values < first).any():
+            raise PredictionsError(f"{path}: column '{name}' must hold whole numbers from {first}")
+        if not is_label and (values > 1).any():
+            raise PredictionsError(f"{path}: column '{name}' must hold 0 and 1")
+        return is_label, values - first
+    wanted = " or ".join(f"'{name}'" for name, _ in named) or "'label' or 'correct'"
+    raise PredictionsError(f"{path}: there is no column {wanted} beside '{key}'")

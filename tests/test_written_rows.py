@@ -77,7 +77,7 @@ def test_what_is_written_reads_back_to_the_same_rows(kind, probs, tmp_path: Path
             continue
         before = read_predictions(source, options)
         wanted = fitted.apply_predictions(before)
-        whole, to = [(slice(0, before.n), before)], Wanted(probs)
+        whole, to = [(slice(0, before.n), before, None)], Wanted(probs)
         try:
             write_rows(fitted, str(source), options, before.n, whole, str(out), to)
         except InputError as error:

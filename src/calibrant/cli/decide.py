@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
@@ -10,7 +10,7 @@ import typer
 
 from calibrant.cli.completion import complete_method
 from calibrant.cli.help import INTERVALS, OUTPUT
-from calibrant.cli.options import Files, OutputOptions, option
+from calibrant.cli.options import Files, ReportOptions, option
 from calibrant.cli.output import check_outputs, emit
 from calibrant.cli.sources import Source
 from calibrant.core.errors import InputError
@@ -64,7 +64,7 @@ class RuleOptions:
     by: str = option(
         "",
         "Decide in each group, under one promise for all of them: class (predicted), margin, "
-        "confidence, or the name of a column of FILE. Of --risk and --cover.",
+        "confidence, or the name of a column of FILE. Not of costs.",
         metavar="GROUPS",
     )
     level: float = option(0.95, "Coverage of the intervals, a fraction.", panel=INTERVALS)
@@ -72,8 +72,8 @@ class RuleOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecidedOptions(OutputOptions):
-    """Where the decision is saved."""
+class DecidedOptions(ReportOptions):
+    """Where the decision is saved, and its page."""
 
     out: Path | None = option(
         None, "Where to save the decision (.safetensors), for calibrant apply.", panel=OUTPUT
@@ -99,56 +99,52 @@ def decide(
     from calibrant.decision.decide import decide as decided
     from calibrant.decision.decision_file import FORMAT, save_decision
 
+    outputs = [output.json, output.report, output.out]
     saved = Path(calibrator) if calibrator.endswith(".safetensors") else None
-    check_outputs([saved], [output.json, output.out])
+    check_outputs([saved], outputs)
     if output.out is not None:
         FORMAT.check_extension(output.out)
     source = Source(files, read)
-    rows = source.rows([output.json, output.out])
+    rows = source.rows(outputs)
     rule: dict[str, Any] = vars(options) | {
         "costs": _costs(options.costs) if options.costs else None,
         "loss": None if options.loss is None else _column(source, rows, options.loss),
         "of": int(options.of) if options.of is not None and options.of.isdecimal() else options.of,
     }
     by = rule.pop("by")
-    if by:
-        _by_groups(_calibrator(calibrator), source, rows, by, rule, output)
-        return
-    found: Decision = cast(Any, decided)(_calibrator(calibrator), rows, **rule)
+    fitted = _calibrator(calibrator)
+    found: Decision = (
+        _by_groups(fitted, source, rows, by, rule)
+        if by
+        else cast(Any, decided)(fitted, rows, **rule)
+    )
     if output.out is not None:
         save_decision(found, output.out)
+    if output.report is not None:
+        found.to_html(output.report)
     emit(str(found), found.as_dict(), output.json)
 
 
-# Parameters: what stands behind it, the rows with their groups, the rule, and where it goes.
 def _by_groups(
     calibrator: Calibrator | str,
     source: Source,
     rows: Predictions | Shards,
     by: str,
     rule: dict[str, Any],
-    output: DecidedOptions,
-) -> None:
-    """Decide in each group of a kind, or of a column of the file."""
+) -> Decision:
+    """Decide in each group of a kind, or of a column of the files."""
     from calibrant.decision.by_groups import decide_by
     from calibrant.evaluation.grouping import GroupKind
 
-    if isinstance(calibrator, str):
-        raise InputError("--by takes a calibrator that was fitted to other rows; give its file")
-    if output.out is not None:
-        raise InputError("decisions by groups can't be saved to a file; drop --out")
     costs = [rule.pop(name) for name in ("costs", "error_cost", "hand_over_cost")]
     if any(each is not None for each in costs):
-        raise InputError("--by splits a promise, and costs make none; take --risk or --cover")
-    of_class = [rule.pop(name) for name in ("loss", "precision", "recall", "of")]
-    if any(each is not None for each in of_class):
-        raise InputError("--by goes with the risk of errors or with sets: --risk or --cover")
-    if source.many:
-        raise InputError("--by takes one file; put several together first")
+        raise InputError(
+            "--by splits a promise, and costs make none; take --risk, --precision, --recall or "
+            "--cover"
+        )
     kinds = {"class": "predicted"} | {kind: kind for kind in get_args(GroupKind)}
     groups: Any = kinds[by] if by in kinds else _column(source, rows, by)
-    found = replace(decide_by(calibrator, cast("Predictions", rows), groups, **rule), by=by)
-    emit(str(found), found.as_dict(), output.json)
+    return decide_by(calibrator, rows, groups, **rule, by=by)
 
 
 def _calibrator(given: str) -> Calibrator | str:
@@ -164,7 +160,7 @@ def _column(source: Source, rows: Any, name: str) -> Any:
     if not source.many:
         where, options = source.one()
         return read_column(where, name, options)
-    return np.concatenate([batch.beside for shard in rows for batch in shard.batches(name)])
+    return np.concatenate([batch.column for shard in rows for batch in shard.batches(name)])
 
 
 def _costs(text: str) -> list[list[float]]:

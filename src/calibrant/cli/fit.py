@@ -16,7 +16,7 @@ from calibrant.cli.sources import Source, watching
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted, wrap
 from calibrant.evaluation.formatting import sentence
-from calibrant.files import ReadOptions, read_predictions
+from calibrant.files import ReadOptions, read_column, read_predictions
 from calibrant.metrics.registry import METRICS
 from calibrant.predictions.predictions import Predictions
 
@@ -344,14 +344,16 @@ def apply(
         raise InputError("--expect compares with the rows of the fit; give them as --before")
     fitted, said, found = _with_prior(fitted, prior, before, read)
     columns = None if decision is None else decision.columns
-    wanted = Wanted(output.probs, output.interval, columns)
+    needed = None if decision is None else decision.beside
+    wanted = Wanted(output.probs, output.interval, columns, needed)
     rows = source.rows(outputs, labelled=False)
     check_width(fitted, rows)
     with source.working(f"applying {fitted.method}") as how:
         done: Any
         if isinstance(rows, Predictions):
             where, options = source.one()
-            whole = [(slice(0, rows.n), rows)]
+            beside = None if needed is None else read_column(where, needed, options)
+            whole = [(slice(0, rows.n), rows, beside)]
             options = options.but(labelled=False)
             done = write_rows(fitted, str(where), options, rows.n, whole, str(out), wanted)
         else:

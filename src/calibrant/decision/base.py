@@ -218,13 +218,29 @@ class Decision(Result):
             "the confidences instead: calibrant monitor without --decision"
         )
 
-    @abstractmethod
-    def columns(self, calibrated: Predictions) -> dict[str, NDArray[Any]]:
-        """Return what it decides of rows with calibrated probabilities, (N,) columns by name."""
+    @property
+    def beside(self) -> str | None:
+        """The column beside rows that it needs to decide of them; None for none."""
+        return None
 
-    def of_rows(self, rows: Predictions) -> dict[str, NDArray[Any]]:
-        """Return what it decides of rows as the calibrator takes them, labelled or not."""
-        return self.columns(self.calibrator.apply_predictions(rows))
+    @abstractmethod
+    def columns(
+        self, calibrated: Predictions, groups: Array | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Return what it decides of rows with calibrated probabilities, (N,) columns by name.
+
+        Args:
+            calibrated: the rows; groups: (N,) values of the column `beside`, where there is one.
+        """
+
+    def of_rows(self, rows: Predictions, groups: Array | None = None) -> dict[str, NDArray[Any]]:
+        """Return what it decides of rows as the calibrator takes them, labelled or not.
+
+        Args:
+            rows: as the calibrator takes them.
+            groups: (N,) values of the column of a decision by groups of one; None of any other.
+        """
+        return self.columns(self.calibrator.apply_predictions(rows), groups)
 
     def to_onnx(
         self,

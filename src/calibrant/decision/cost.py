@@ -126,7 +126,9 @@ class CostDecision(Decision):
             del found["decision"]
         return found | {"cost": xp.min(expected, axis=1)}
 
-    def columns(self, calibrated: Predictions) -> dict[str, NDArray[Any]]:
+    def columns(
+        self, calibrated: Predictions, groups: Array | None = None
+    ) -> dict[str, NDArray[Any]]:
         """Return `decision`, the class or "" to hand over; `answer`, whether; `cost`, expected."""
         probs = vectors_of(calibrated)
         found = self.outputs(xnp, probs, probs.max(axis=1))

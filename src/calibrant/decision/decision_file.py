@@ -1,8 +1,9 @@
 """A decision as a file: calibrator, rule, numbers and promise in one file of safetensors.
 
 The header holds the header of the calibrator, as a file of its own would have it, and the numbers
-of the decision as JSON; arrays of either have its name before theirs. Nothing is unpickled, and a
-file is proved before it is used: the calibrator as `calibrant.load` does, each number by the type
+of the decision as JSON; arrays of either have its name before theirs. A decision by groups holds
+those of its groups in the same way, numbered, behind the one calibrator. Nothing is unpickled, and
+a file is proved before it is used: the calibrator as `calibrant.load` does, each number by the type
 and the limits of its field.
 """
 
@@ -21,17 +22,20 @@ from numpy.typing import NDArray
 from calibrant.core.errors import CalibratorFileError, InputError
 from calibrant.decision.base import Decision, Share
 from calibrant.decision.cost import CostDecision
+from calibrant.decision.grouped import GroupedDecision
 from calibrant.decision.risk import RiskDecision
 from calibrant.decision.sets import SetDecision
 from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.loading import calibrator_in
 from calibrant.posthoc.state import all_state, described
 
 FORMAT = ParameterFormat("calibrant-decision", 1, "a decision", "numpy")
 RULES: dict[str, type[Decision]] = {
-    each.rule: each for each in (RiskDecision, CostDecision, SetDecision)
+    each.rule: each for each in (RiskDecision, CostDecision, SetDecision, GroupedDecision)
 }
+GROUPS, TOO_SMALL = "groups", "too_small"
 WITHIN = "calibrator/"
 
 
@@ -53,18 +57,7 @@ def save_decision(decision: Decision, path: StrPath) -> None:
     if not decision.decides:
         raise InputError(f"{fspath(path)}: there is no decision to save. {decision.headline()}")
     arrays = {WITHIN + name: array for name, array in all_state(decision.calibrator).items()}
-    plain: dict[str, Any] = {}
-    for each in fields(decision):
-        value: Any = getattr(decision, each.name)
-        if each.name == "calibrator":
-            continue
-        if isinstance(value, np.ndarray):
-            arrays[each.name] = np.ascontiguousarray(cast(NDArray[Any], value))
-        elif isinstance(value, dict):
-            items = cast(dict[str, NDArray[Any]], value).items()
-            arrays |= {f"{each.name}/{name}": np.ascontiguousarray(a) for name, a in items}
-        else:
-            plain[each.name] = list(vars(value).values()) if isinstance(value, Share) else value
+    plain = _stored(decision, "", arrays)
     header = {
         "rule": decision.rule,
         "decision": json.dumps(plain),
@@ -72,6 +65,38 @@ def save_decision(decision: Decision, path: StrPath) -> None:
         "promise": decision.promise(),
     }
     FORMAT.write(path, header, arrays)
+
+
+def _stored(decision: Decision, within: str, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    """Return the fields of a decision as JSON takes them, and put its arrays to the others.
+
+    Args:
+        decision: whose calibrator is left out.
+        within: what the names of its arrays begin with; arrays: of the whole file.
+    """
+    plain: dict[str, Any] = {}
+    for each in fields(decision):
+        value: Any = getattr(decision, each.name)
+        if each.name == "calibrator":
+            continue
+        if isinstance(value, np.ndarray):
+            arrays[within + each.name] = np.ascontiguousarray(cast(NDArray[Any], value))
+        elif each.name == GROUPS:
+            parts = cast(dict[str, Decision], value).items()
+            plain[GROUPS] = [
+                [name, part.rule, _stored(part, f"{within}{GROUPS}/{number}/", arrays)]
+                for number, (name, part) in enumerate(parts)
+            ]
+        elif isinstance(value, dict) and each.name != TOO_SMALL:
+            items = cast(dict[str, NDArray[Any]], value).items()
+            arrays |= {f"{within}{each.name}/{n}": np.ascontiguousarray(a) for n, a in items}
+        elif isinstance(value, Share):
+            numbers = cast(list[float], list(vars(value).values()))
+            # Of no rows there is no share.
+            plain[each.name] = [None if math.isnan(number) else number for number in numbers]
+        else:
+            plain[each.name] = value
+    return plain
 
 
 def is_decision(path: StrPath) -> bool:
@@ -103,21 +128,18 @@ def load_decision(path: StrPath) -> Decision:
     """
     source = fspath(path)
     header, state = FORMAT.read(path)
-    kind = RULES.get(header.get("rule", ""))
-    if kind is None:
-        raise CalibratorFileError(
-            f"{source}: decides by the unknown rule '{header.get('rule', '')[:40]}'; this version "
-            f"knows: {', '.join(RULES)}"
-        )
+    kind = _known(header.get("rule", ""), source)
     try:
         inner = cast(dict[str, Any], json.loads(header["calibrator"]))
         plain = cast(dict[str, Any], json.loads(header["decision"]))
         of_calibrator = {name: str(value) for name, value in inner.items()}
-        values = _values(kind, plain, state)
+        arrays = {n.removeprefix(WITHIN): a for n, a in state.items() if n.startswith(WITHIN)}
+        fitted = calibrator_in(of_calibrator, arrays, source)
+        found = _made(kind, plain, state, fitted, source)
+    except CalibratorFileError:
+        raise
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CalibratorFileError(f"{source}: the header is damaged ({error})") from error
-    arrays = {n.removeprefix(WITHIN): a for n, a in state.items() if n.startswith(WITHIN)}
-    found = kind(calibrator=calibrator_in(of_calibrator, arrays, source), **values)
     fault = found.fault()
     if fault is not None:
         raise CalibratorFileError(
@@ -126,16 +148,51 @@ def load_decision(path: StrPath) -> Decision:
     return found
 
 
+def _known(rule: Any, source: str) -> type[Decision]:
+    kind = RULES.get(str(rule))
+    if kind is None:
+        raise CalibratorFileError(
+            f"{source}: decides by the unknown rule '{str(rule)[:40]}'; this version knows: "
+            f"{', '.join(RULES)}"
+        )
+    return kind
+
+
+def _made(
+    kind: type[Decision],
+    plain: dict[str, Any],
+    state: dict[str, NDArray[Any]],
+    calibrator: Calibrator,
+    source: str,
+) -> Decision:
+    """Return the decision of some fields; `ValueError` for what doesn't fit."""
+    if kind is not GroupedDecision:
+        return kind(calibrator=calibrator, **_values(kind, plain, state))
+    groups: dict[str, Any] = {}
+    for number, (name, rule, own) in enumerate(cast(list[list[Any]], plain[GROUPS])):
+        within = f"{GROUPS}/{number}/"
+        arrays = {n.removeprefix(within): a for n, a in state.items() if n.startswith(within)}
+        part = _known(rule, source)
+        if not issubclass(part, RiskDecision | SetDecision):
+            raise ValueError(f"groups can't be decided by {part.rule}")
+        groups[_typed(str, name, GROUPS)] = _made(part, own, arrays, calibrator, source)
+    values = _values(kind, plain, state)
+    return kind(calibrator=calibrator, **values, groups=groups)
+
+
 def _values(
     kind: type[Decision], plain: dict[str, Any], state: dict[str, NDArray[Any]]
 ) -> dict[str, Any]:
-    """Return the fields of a decision but its calibrator; `ValueError` for what doesn't fit."""
+    """Return the fields of a decision but its calibrator and groups."""
     hints, found = get_type_hints(kind), dict[str, Any]()
     for each in fields(kind):
         hint, name = hints[each.name], each.name
-        if name == "calibrator":
+        if name in ("calibrator", GROUPS):
             continue
-        if get_origin(hint) is dict:
+        if name == TOO_SMALL:
+            items = cast(dict[str, Any], plain[name]).items()
+            found[name] = {inner: _typed(int, value, name) for inner, value in items}
+        elif get_origin(hint) is dict:
             inner = {n.removeprefix(f"{name}/"): a for n, a in state.items()}
             found[name] = {n: _array(a, name) for n, a in inner.items() if f"{name}/{n}" in state}
         elif get_origin(hint) is np.ndarray:
@@ -162,7 +219,8 @@ def _typed(hint: Any, value: Any, name: str) -> Any:
         each = [inner[0]] * len(items) if inner[-1] is Ellipsis else inner
         return tuple(_typed(h, v, name) for h, v in zip(each, items, strict=True))
     if hint is Share and isinstance(value, list):
-        return Share(*(_typed(float, each, name) for each in cast(list[Any], value)))
+        ends = [math.nan if end is None else end for end in cast(list[Any], value)]
+        return Share(*(end if end is math.nan else _typed(float, end, name) for end in ends))
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         if math.isfinite(value):
             return float(value)

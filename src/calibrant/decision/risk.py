@@ -43,6 +43,8 @@ from calibrant.predictions.scoring import said_of_top, score_top
 Measure = Literal["error", "loss", "precision", "recall"]
 # A loss of each row, or what gives it of calibrated rows with labels.
 Loss = Array | Callable[[Predictions], Array]
+# A threshold that no row reaches.
+ABOVE_ALL = 2.0
 # Thresholds that a picture shows.
 SHOWN = 24
 CURVE = ("threshold", "coverage", "error", "bound")
@@ -184,16 +186,30 @@ class RiskDecision(Decision):
 
     def outputs(self, xp: Any, probs: Array, confidence: Array) -> dict[str, Array]:
         """Return `answer`, or `called` for a class, (N,) whether a row is."""
-        least = math.inf if self.threshold is None else self.threshold
-        if self.of is None:
-            return {"answer": confidence >= least}
-        return {"called": probs[:, self.of] >= least}
+        return self.outputs_at(self.limit, probs, confidence)
 
-    def columns(self, calibrated: Predictions) -> dict[str, NDArray[Any]]:
+    @property
+    def limit(self) -> float:
+        """The threshold; above all confidences where no row may be answered."""
+        return ABOVE_ALL if self.threshold is None else self.threshold
+
+    def outputs_at(self, limit: Any, probs: Array, confidence: Array) -> dict[str, Array]:
+        """Return the same at another threshold, or at (N,) thresholds, one for each row."""
+        if self.of is None:
+            return {"answer": confidence >= limit}
+        return {"called": probs[:, self.of] >= limit}
+
+    def columns(
+        self, calibrated: Predictions, groups: Array | None = None
+    ) -> dict[str, NDArray[Any]]:
         """Return `answer`, or `called` for a class, (N,) whether a row is."""
+        return self.columns_at(self.limit, calibrated)
+
+    def columns_at(self, limit: Any, calibrated: Predictions) -> dict[str, NDArray[Any]]:
+        """Return the same at another threshold, or at (N,) thresholds, one for each row."""
         confidence, _ = said_of_top(calibrated)
         probs = None if self.of is None else to_numpy(calibrated.probs).astype(np.float64)
-        return self.outputs(np, cast(Any, probs), confidence)
+        return self.outputs_at(limit, cast(Any, probs), confidence)
 
     @property
     def promised(self) -> float | None:

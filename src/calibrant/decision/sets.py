@@ -137,7 +137,16 @@ class SetDecision(Decision):
 
     def outputs(self, xp: Any, probs: Array, confidence: Array) -> dict[str, Array]:
         """Return `set`, (N, K) whether each class is in it, and `set_size`."""
-        inside = odd_scores_in(xp, probs, _score(self.score)) <= self.quantile
+        return self.outputs_at(self.limit, xp, probs)
+
+    @property
+    def limit(self) -> float:
+        """The quantile."""
+        return self.quantile
+
+    def outputs_at(self, limit: Any, xp: Any, probs: Array) -> dict[str, Array]:
+        """Return the same at another quantile, or at (N, 1) quantiles, one for each row."""
+        inside = odd_scores_in(xp, probs, _score(self.score)) <= limit
         return {"set": inside, "set_size": xp.sum(xp.astype(inside, xp.int64), axis=1)}
 
     @property
@@ -155,10 +164,15 @@ class SetDecision(Decision):
         rows = np.arange(len(inside))
         return np.ones(len(inside), dtype=np.bool_), inside[rows, calibrated.labels]
 
-    def columns(self, calibrated: Predictions) -> dict[str, NDArray[Any]]:
+    def columns(
+        self, calibrated: Predictions, groups: Array | None = None
+    ) -> dict[str, NDArray[Any]]:
         """Return `set`, the classes with a bar between them, and `set_size`."""
-        probs = _vectors(calibrated)
-        found = self.outputs(xnp, probs, probs.max(axis=1))
+        return self.columns_at(self.limit, calibrated)
+
+    def columns_at(self, limit: Any, calibrated: Predictions) -> dict[str, NDArray[Any]]:
+        """Return the same at another quantile, or at (N, 1) quantiles, one for each row."""
+        found = self.outputs_at(limit, xnp, _vectors(calibrated))
         inside = found["set"]
         names = calibrated.class_names or [str(k) for k in range(inside.shape[1])]
         words = [BETWEEN.join(names[k] for k in np.flatnonzero(row)) for row in inside]

@@ -106,10 +106,10 @@ def grouping(
         return _classes(predictions.labels, predictions)
     if groups == "predicted":
         return _classes(score_rows(predictions).predicted, predictions)
-    if groups == "confidence":
-        return _quantiles(score_rows(predictions).confidence, quantiles)
-    if groups == "margin":
-        return _quantiles(predictions.margins, quantiles)
+    if groups in ("confidence", "margin"):
+        values = values_cut(predictions, groups)
+        names, starts = quantile_groups(values, quantiles)
+        return names, np.searchsorted(starts, values, side="right")
     raise InputError(
         "groups must be 'predicted', 'label', 'margin', 'confidence' or an (N,) column, "
         f"not '{groups}'"
@@ -128,8 +128,16 @@ def _classes(numbers: IntArray, predictions: Predictions) -> tuple[list[str], In
     return [str(number) if names is None else names[number] for number in found.tolist()], member
 
 
-def _quantiles(values: FloatArray, quantiles: int) -> tuple[list[str], IntArray]:
-    """Cut rows into groups of equal size, but for runs of equal values, which stay whole."""
+def values_cut(predictions: Predictions, kind: str) -> FloatArray:
+    """Return the (N,) confidences or margins that quantiles are made of."""
+    return score_rows(predictions).confidence if kind == "confidence" else predictions.margins
+
+
+def quantile_groups(values: FloatArray, quantiles: int) -> tuple[list[str], FloatArray]:
+    """Return names of groups of equal size, and where each but the first begins.
+
+    Runs of equal values stay whole.
+    """
     ordered = np.sort(values)
     cuts = equal_mass_cuts(len(values), quantiles)[1:-1]
     starts = np.unique(ordered[np.minimum(cuts, len(values) - 1)])
@@ -140,4 +148,4 @@ def _quantiles(values: FloatArray, quantiles: int) -> tuple[list[str], IntArray]
         f"{i + 1}: {low:.4g} to {high:.4g}"
         for i, (low, high) in enumerate(zip(ordered[firsts], ordered[lasts], strict=True))
     ]
-    return names, np.searchsorted(starts, values, side="right")
+    return names, starts

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.progress import Watcher
 from calibrant.core.text import counted
@@ -201,10 +202,10 @@ def apply_to(task: Task[str], calibrator: Any, wanted: Wanted) -> int:
     """Write what a calibrator makes of a shard where the task says; return its number of rows."""
     shard = task.shard
 
-    def rows() -> Iterator[tuple[slice, Predictions]]:
-        for batch in shard.batches(features=True):
+    def rows() -> Iterator[tuple[slice, Predictions, Array | None]]:
+        for batch in shard.batches(wanted.beside, features=True):
             start = batch.place - shard.first
-            yield slice(start, start + batch.predictions.n), batch.predictions
+            yield slice(start, start + batch.predictions.n), batch.predictions, batch.column
 
     where, options = shard.where, shard.options
     write_rows(calibrator, where, options, shard.rows, rows(), task.about, wanted)

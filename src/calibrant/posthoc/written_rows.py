@@ -31,12 +31,15 @@ class Wanted:
         probs: the probabilities of all classes, in place of the scores.
         interval: probability of an interval for the confidence, where the method has one; None for
             no interval.
-        columns: what else is written, of rows with calibrated probabilities.
+        columns: what else is written, of rows with calibrated probabilities and, where there is
+            one, of a column beside them.
+        beside: the name of that column.
     """
 
     probs: bool = True
     interval: float | None = None
-    columns: Callable[[Predictions], Columns] | None = None
+    columns: Callable[[Predictions, Array | None], Columns] | None = None
+    beside: str | None = None
 
     def check(self, calibrator: Any) -> None:
         """Raise `InputError` for an interval that the method can't give."""
@@ -57,7 +60,7 @@ def write_rows(
     where: str,
     options: ReadOptions,
     rows: int,
-    batches: Iterable[tuple[slice, Predictions]],
+    batches: Iterable[tuple[slice, Predictions, Array | None]],
     out: str,
     wanted: Wanted,
 ) -> Predictions:
@@ -66,7 +69,8 @@ def write_rows(
     Args:
         calibrator: the fitted one.
         where: the file; options: how it is read; rows: how many there are.
-        batches: its rows, at least one batch, by their ascending spans.
+        batches: its rows, at least one batch, by their ascending spans, with the column that is
+            wanted beside them.
         out: where they are written.
         wanted: what is written of each.
     """
@@ -77,10 +81,10 @@ def write_rows(
         again = RowsAgain(file, out, probs=wanted.probs)
         given = list[slice]()
         kept, writer = again.kept(_coming(given)), None
-        for span, before in batches:
+        for span, before, beside in batches:
             given.append(span)
             given_back: Predictions = calibrator.apply_predictions(before)
-            more = _more(calibrator, again, before, given_back, wanted)
+            more = _more(calibrator, again, before, given_back, wanted, beside)
             columns = again.columns(next(kept), given_back, more)
             if writer is None:
                 writer = held.enter_context(_opened(out, rows, columns, again, given_back))
@@ -114,7 +118,12 @@ def _opened(
 
 
 def _more(
-    calibrator: Any, again: RowsAgain, before: Predictions, after: Predictions, wanted: Wanted
+    calibrator: Any,
+    again: RowsAgain,
+    before: Predictions,
+    after: Predictions,
+    wanted: Wanted,
+    beside: Array | None,
 ) -> Columns:
     """Return what is written beside people's fields and the new scores."""
     if after.grid is not None:
@@ -134,5 +143,5 @@ def _more(
         both = np.asarray(apply_map(ends, rows_of_event(calibrator, before).logits, None, learnt))
         found |= {"low": both[:, 0], "high": both[:, 1]}
     if wanted.columns is not None:
-        found |= wanted.columns(after)
+        found |= wanted.columns(after, beside)
     return found

@@ -85,9 +85,9 @@ def test_torch_gives_what_numpy_gives(method, dtype):
     np.testing.assert_allclose(got.numpy(), expected(method, dtype), atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("method", ALL)
-def test_the_exported_map_takes_any_number_of_rows(method, dtype):
+def test_the_exported_map_takes_any_number_of_rows(method):
+    dtype = "float64"
     given = tensors(method, dtype)
     free = torch.export.Dim("rows", min=2, max=1 << 20)
     shapes = tuple({0: free} for _ in given)
@@ -111,9 +111,9 @@ def test_the_map_needs_no_values_to_be_followed(method):
     assert tuple(got.shape) == (64, CLASSES)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("method", ALL)
-def test_the_compiled_map_is_one_graph(method, dtype):
+def test_the_compiled_map_is_one_graph(method):
+    dtype = "float32"  # exported maps have float64, of the same operations
     torch._dynamo.reset()
     compiled = torch.compile(CalibratorModule(fitted(method)), fullgraph=True, backend="aot_eager")
     got = compiled(*tensors(method, dtype))

@@ -72,7 +72,7 @@ def odd_arrays(array: np.ndarray, rng: Rng) -> np.ndarray:
         lambda: np.zeros((n, 0)),
         lambda: np.zeros((0, 3)),
         lambda: np.concatenate([array, array]),
-        lambda: -array,
+        lambda: array if array.dtype == bool else -array,
         lambda: array.astype(np.float16),
         lambda: array.astype(np.int8),
         lambda: array.astype(bool),

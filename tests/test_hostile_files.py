@@ -143,6 +143,65 @@ def test_a_torch_file_whose_parts_are_shorter_than_its_tensors_is_refused(tmp_pa
         read_predictions(path)
 
 
+@pytest.mark.parametrize("part", ["data/0", "data/1"])
+@pytest.mark.parametrize("place", ["header", "numbers"])
+def test_a_torch_file_whose_numbers_were_damaged_is_refused(part, place, tmp_path):
+    # Mapped into memory, torch doesn't look at checksums.
+    path = tmp_path / "a.pt"
+    torch.save({"logits": torch.tensor(LOGITS), "labels": torch.tensor(LABELS)}, path)
+    with zipfile.ZipFile(path) as archive:
+        info = next(info for info in archive.infolist() if info.filename.endswith(part))
+    content = bytearray(path.read_bytes())
+    at = info.header_offset + 2
+    if place == "numbers":
+        lengths = content[info.header_offset + 26 : info.header_offset + 30]
+        name, extra = np.frombuffer(bytes(lengths), np.uint16)
+        at = info.header_offset + 30 + int(name) + int(extra) + 6
+    content[at] ^= 8
+    path.write_bytes(content)
+    with refused(path, "can't read the torch file: Bad"):
+        read_predictions(path)
+
+
+def test_a_torch_file_without_checksums_is_read(tmp_path):
+    torch.serialization.set_crc32_options(False)
+    try:
+        path = tmp_path / "a.pt"
+        torch.save({"logits": torch.tensor(LOGITS), "labels": torch.tensor(LABELS)}, path)
+    finally:
+        torch.serialization.set_crc32_options(True)
+    np.testing.assert_array_equal(read_predictions(path).labels, LABELS)
+
+
+def test_lists_nested_deeper_than_arrays_go_are_one_sentence(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"prob_0": 0.5, "prob_1": ' + "[" * 70 + "]" * 70 + ', "label": 0}\n')
+    with refused(path, "can't read 'prob_1'"), PredictionFile(str(path), ReadOptions()) as file:
+        file.check_header()
+    with refused(path, ""):
+        read_predictions(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[{"prob": 0.5, "label": 1}, ]', "Expecting value"),
+        ('[{"prob": 0.5, "label": 1}', "doesn't end where it should"),
+        ('[{"prob": 0.5, "label": 1}] 5', "doesn't end where it should"),
+        ('[{"prob": 0.5, "label": 1} {"prob": 0.5, "label": 1}]', "doesn't end where it should"),
+        ('[{"a": ' + "[" * 100_000, "nested too deep"),
+        ('[{"prob": 0.5, "label": 1}, 7]', "line 2 is no JSON object"),
+    ],
+)
+def test_an_array_of_objects_that_goes_wrong_is_one_sentence(text, message, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(text)
+    with refused(path, message):
+        read_predictions(path)
+    path.write_text(' \n[ {"prob": 0.5,\n "label": 1} ,\n\t{"prob": 0.25, "label": 0}\n]\n')
+    assert read_predictions(path).n == 2
+
+
 @pytest.mark.parametrize(
     ("row", "other"),
     [
@@ -383,9 +442,7 @@ def test_text_of_an_hdf5_file_is_read(tmp_path):
         file["site"] = ["north", "süd"]
     with pytest.raises(PredictionsError, match="there is no 'logits'"):
         read_predictions(tmp_path / "a.h5")
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["site"] = ["north", "south"]
-    assert read_column(tmp_path / "a.h5", "site").tolist() == ["north", "south"]
+    assert read_column(tmp_path / "a.h5", "site").tolist() == ["north", "süd"]
 
 
 def test_documents_that_are_nested_too_deep_or_too_long_are_one_sentence(tmp_path, monkeypatch):

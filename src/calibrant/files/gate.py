@@ -28,6 +28,9 @@ from calibrant.core.errors import (
 
 # The best that deflate can do: 258 bytes for two bits, or a little less.
 HIGHEST_COMPRESSION = 1032
+# Numbers may take so many times the bytes of their file, and so many more: what is computed of them
+# takes about twice as much again, so that reading takes ten times the file and 500 MB at most.
+MOST_UNPACKED, MOST_MORE = 4, 128 << 20
 # What a file that isn't of numbers may unpack to: settings, notes, states.
 MOST_DOCUMENT_BYTES = 256 << 20
 # A message should stay readable whatever a decoder says.
@@ -75,14 +78,35 @@ def check_name(where: str) -> None:
         raise PredictionsError(f"{where!r}: no file can have this name")
 
 
-def check_room(size: int, what: str, source: str) -> None:
-    """Raise `PredictionsError` if an array of `size` bytes is more than the machine's memory."""
+# What to do about a file that can't be read whole.
+PARTLY = "; read it part by part, by --workers 1, or in Python by cb.Shards"
+
+
+class UnpackedError(PredictionsError):
+    """The numbers of a file take too much memory, above all far more than the file."""
+
+
+def check_bounded(size: int, packed: float, what: str, source: str, way: str = "") -> None:
+    """Raise `UnpackedError` if an array takes more memory than a file should, or than there is.
+
+    Args:
+        size: of the array, in bytes.
+        packed: of the file.
+        what: the array is called.
+        source: begins the message.
+        way: what to do about it, which ends the message.
+    """
     memory = math.inf
     with suppress(AttributeError, OSError, ValueError):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory:
-        raise PredictionsError(
-            f"{source}: {what} takes {size / 2**30:.0f} GiB, more than this machine's memory"
+        raise UnpackedError(
+            f"{source}: {what} takes {size / 2**30:.0f} GiB, more than this machine's memory{way}"
+        )
+    if size > MOST_UNPACKED * packed + MOST_MORE:
+        raise UnpackedError(
+            f"{source}: {what} takes {size / 1e6:,.0f} MB of memory, far more than the "
+            f"{packed / 1e6:,.3g} MB of the file{way}"
         )
 
 
@@ -141,6 +165,43 @@ def load_json(
         raise error(f"{source}: can't read {what}: it is nested too deep") from None
     except ValueError as failure:
         raise error(f"{source}: can't read {what}: {failure}") from failure
+
+
+def json_entries(text: str, source: str) -> list[str]:
+    """Return the entries of a document that is one JSON array, each as it stands there.
+
+    Parsed all at once they would take many times their text.
+
+    Raises:
+        PredictionsError: as `load_json`.
+    """
+    if len(text) > MOST_DOCUMENT_BYTES:
+        raise PredictionsError(f"{source}: the JSON is longer than {MOST_DOCUMENT_BYTES >> 20} MiB")
+    decoder, found = json.JSONDecoder(), list[str]()
+
+    def solid(at: int) -> int:
+        while text[at : at + 1].isspace():
+            at += 1
+        return at
+
+    at = text.index("[") + 1
+    try:
+        while True:
+            first = solid(at)
+            _, end = decoder.raw_decode(text, first)
+            found.append(text[first:end])
+            at = solid(end) + 1
+            if text[at - 1 : at] != ",":
+                break
+    except RecursionError:
+        raise PredictionsError(f"{source}: can't read the JSON: it is nested too deep") from None
+    except ValueError as failure:
+        raise PredictionsError(f"{source}: can't read the JSON: {failure}") from failure
+    if text[at - 1 :].strip() != "]":
+        raise PredictionsError(
+            f"{source}: can't read the JSON: the array doesn't end where it should"
+        )
+    return found
 
 
 def load_toml(path: Path, source: str, error: type[InputError] = InputError) -> dict[str, Any]:

@@ -119,6 +119,20 @@ def is_folder(where: str) -> bool:
         return bool(system.isdir(path))
 
 
+def size_of(where: str) -> float:
+    """Return how many bytes a file has, or the files of a folder; of a URL infinity, if unknown."""
+    if not is_url(where):
+        with asked(where):
+            if os.path.isdir(where):
+                with os.scandir(where) as entries:
+                    return sum(entry.stat().st_size for entry in entries if entry.is_file())
+            return os.stat(where).st_size
+    system, path = _system(where)
+    with asked(where):
+        known = cast(dict[str, Any], system.info(path)).get("size")
+    return float("inf") if known is None else float(known)
+
+
 def changed_at(where: str) -> str:
     """Return when a file was last changed, or its version, as its file system tells it."""
     if not is_url(where):

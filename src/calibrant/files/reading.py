@@ -33,7 +33,7 @@ from calibrant.files.formats.base import HEAD, REFERENCE, Columns
 from calibrant.files.formats.logs.reader import LogReader, is_log
 from calibrant.files.formats.numpy_files import npy_stream
 from calibrant.files.formats.tables import is_data_set
-from calibrant.files.gate import check_regular, readable
+from calibrant.files.gate import PARTLY, UnpackedError, check_regular, readable
 from calibrant.files.opening import extension_of, is_folder, is_url
 from calibrant.files.options import ReadFields, ReadOptions
 from calibrant.files.proposing import command, proposals
@@ -242,6 +242,7 @@ class PredictionFile:
         cluster = array_of(self.map, "cluster", columns)
         if cluster is not None:
             rows = rows.with_clusters(cluster, self.map.fields["cluster"][0])
+        del columns  # of many the scores are a copy
         look = Look(rows.n)
         look.add(rows)
         self._judge(look.findings())
@@ -473,6 +474,9 @@ def propose(where: str, options: ReadOptions, error: PredictionsError | None = N
         options: those that don't read it.
         error: why not, where that is known.
     """
+    if isinstance(error, UnpackedError):
+        partly = PARTLY in str(error) and _reads(where, options, partly=True)
+        return f"{command(where, options)} --workers 1" if partly else None
     if isinstance(error, MisreadError):
         ways = [] if error.fix is None else [[error.fix]]
     else:
@@ -484,14 +488,16 @@ def propose(where: str, options: ReadOptions, error: PredictionsError | None = N
     return None
 
 
-def _reads(where: str, options: ReadOptions) -> bool:
+def _reads(where: str, options: ReadOptions, *, partly: bool = False) -> bool:
     """Return whether a file is read by some options, as far as its first rows tell."""
     try:
         with heard_warnings(), PredictionFile(where, options) as file:
-            if file.rows <= ROWS_TRIED or file.map.grid:
+            if not partly and (file.rows <= ROWS_TRIED or file.map.grid):
                 file.whole()
             else:
-                for _ in file.batches([slice(0, ROWS_TRIED)]):
+                for _ in file.batches(
+                    [slice(0, min(file.rows, FIRST_ROWS if partly else ROWS_TRIED))]
+                ):
                     pass
     # Whatever is wrong with the file was said before.
     except Exception:

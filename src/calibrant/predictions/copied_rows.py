@@ -7,29 +7,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import FloatArray, namespace, to_numpy
+from calibrant.core.arrays import FloatArray, IntArray, namespace, to_numpy
 from calibrant.core.exact import mixed
 from calibrant.predictions.constructors import RowTable
 from calibrant.predictions.rows import softmax
 
 # Odd, so that no two numbers have the same product.
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+# Rows that are gone through at once.
+AT_ONCE = 1 << 18
 
 
 def digests(rows: RowTable, one_in: int) -> NDArray[np.uint64]:
     """Return 64 bits of each of about one in so many rows with its label, the same for copies."""
-    scores, xp = rows.scores, namespace(rows.scores)
+    labels = np.zeros(rows.n, np.int64) if rows.known_labels is None else rows.known_labels
+    parts = (slice(first, first + AT_ONCE) for first in range(0, rows.n, AT_ONCE))
+    return np.concatenate([_digests(rows.scores[p], labels[p], one_in) for p in parts])
+
+
+def _digests(scores: Any, labels: IntArray, one_in: int) -> NDArray[np.uint64]:
+    xp = namespace(scores)
 
     def bits(column: int, index: Any) -> NDArray[np.uint64]:
         values = scores[:, column] if index is None else scores[index, column]
         return to_numpy(values).astype(np.float64).view(np.uint64)
 
     first = bits(0, None)
-    chosen = np.arange(rows.n)
+    chosen = np.arange(len(first))
     if one_in > 1:
         chosen = np.flatnonzero(mixed(first, 0) % np.uint64(one_in) == 0)
     index = xp.asarray(chosen) if one_in > 1 else slice(None)
-    labels = np.zeros(rows.n, np.int64) if rows.known_labels is None else rows.known_labels
     found = mixed(first[chosen] ^ mixed(labels[chosen].astype(np.uint64), 1), 2)
     width = int(scores.shape[1])
     # Rows that agree in as many numbers agree in all.

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, BinaryIO, ClassVar, Protocol, Self
 
 import numpy as np
@@ -22,8 +23,8 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, namespace, to_numpy
 from calibrant.core.errors import PredictionsError
-from calibrant.files.gate import check_room, readable
-from calibrant.files.opening import replacing_anywhere
+from calibrant.files.gate import PARTLY, check_bounded, readable
+from calibrant.files.opening import replacing_anywhere, size_of
 from calibrant.files.options import ReadOptions, ScoresAre
 from calibrant.predictions.origin import Origin
 
@@ -103,6 +104,44 @@ class RowReader(ABC):
     def everything(self, names: Sequence[str], words: Collection[str] = ()) -> Columns:
         """Return some fields of all rows."""
 
+    @cached_property
+    def packed(self) -> float:
+        """Number of bytes on disk."""
+        return size_of(self.where)
+
+    def check_bounded(self, size: int, what: str, way: str = "") -> None:
+        """Raise `UnpackedError` if something takes far more bytes in memory than on disk."""
+        check_bounded(size, self.packed, what, self.where, way)
+
+    def texts(self, name: str, values: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
+        """Return cells of a field as an array of text, in which each takes the room of the longest.
+
+        Raises:
+            PredictionsError: that would be far more than the file.
+        """
+        held = np.asarray(values, dtype=object)
+        longest = max((len(cell) for cell in held.tolist() if isinstance(cell, str)), default=0)
+        self.check_bounded(4 * longest * len(held), f"text of '{name}', up to {longest} letters,")
+        return held.astype(str)
+
+    def together(self, parts: list[Columns]) -> Columns:
+        """Return the rows of all parts, which are used up.
+
+        Raises:
+            PredictionsError: rows of a field differ in length.
+        """
+        if len(parts) == 1:
+            return parts[0]
+        found: Columns = {}
+        for name in list(parts[0]):
+            some = [part.pop(name) for part in parts]
+            if len({one.shape[1:] for one in some}) > 1:
+                raise PredictionsError(f"{self.where}: lists of '{name}' differ in length")
+            wide = max(one.nbytes // max(len(one), 1) for one in some)
+            self.check_bounded(wide * sum(map(len, some)), f"'{name}'")
+            found[name] = np.concatenate(some)
+        return found
+
     def holder(self, name: str) -> str:
         """Return what holds a field where it stands in the file; mostly itself."""
         return name
@@ -166,6 +205,11 @@ class RowArray(Protocol):
         """Its type, from the header."""
         ...
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that all of it takes, from the header."""
+        ...
+
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return some of its rows."""
         ...
@@ -216,12 +260,10 @@ class ArrayReader(RowReader):
     def everything(self, names: Sequence[str], words: Collection[str] = ()) -> Columns:
         """Return whole arrays."""
         found: Columns = {}
+        size = sum(self.array(name).nbytes for name in dict.fromkeys(names))
+        self.check_bounded(size, "what is read of it", PARTLY)
         for name in names:
             array = self.array(name)
-            size = 8
-            for length in array.shape:
-                size *= max(1, length)
-            check_room(size, f"'{name}'", self.where)
             with readable(f"'{name}'", self.where):
                 values = array.whole()
                 found[name] = values if values.dtype.isnative else native(values)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,19 +15,22 @@ from numpy.typing import NDArray
 from calibrant.core.errors import PredictionsError
 from calibrant.files.formats.base import OF_THE_NETWORK, ArrayReader, Columns, RowArray, RowWriter
 from calibrant.files.gate import check_unpacked, optional, readable
-from calibrant.files.opening import is_url, open_binary
+from calibrant.files.opening import changed_at, is_url, open_binary
 
-# Text of variable length is read by this first, within so many seconds.
+# Text of variable length is read by this first, within so many seconds, and one more for so many
+# bytes.
 READ_APART = "import sys, h5py; h5py.File(sys.argv[1], 'r')[sys.argv[2]][()]"
-MOST_SECONDS = 60
+MOST_SECONDS, BYTES_A_SECOND = 10, 1 << 23
 
 
 class _Dataset:
     """A dataset of an HDF5 file."""
 
-    def __init__(self, dataset: Any, where: str) -> None:
-        self.dataset, self.where, self._tried = dataset, where, False
+    def __init__(self, dataset: Any, file: ArrayReader) -> None:
+        self.dataset, self.file, self._tried = dataset, file, False
+        self.where = file.where
         self.shape: tuple[int, ...] = tuple(dataset.shape)
+        self.nbytes = int(dataset.nbytes)
         self.type = "text" if dataset.dtype.kind in "OSU" else str(dataset.dtype)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
@@ -44,25 +49,37 @@ class _Dataset:
         if self.dataset.is_virtual or self.dataset.external:
             raise PredictionsError(f"{self.where}: '{self.dataset.name}' lies in other files")
         check_unpacked(size, held, f"'{self.dataset.name}'", self.where)
+        # However few rows are asked for, a part of this size is unpacked.
+        part = math.prod(self.dataset.chunks or ()) * self.dataset.dtype.itemsize
+        self.file.check_bounded(part, f"a chunk of '{self.dataset.name}'", "; write smaller ones")
 
     def _try_apart(self) -> None:
         """Read text of any length in a process of its own: a damaged heap makes HDF5 loop."""
         if self._tried or not self.dataset.dtype.hasobject or is_url(self.where):
             return
         self._tried = True
-        words = [sys.executable, "-c", READ_APART, self.where, self.dataset.name]
-        try:
-            done = subprocess.run(words, capture_output=True, timeout=MOST_SECONDS, check=False)
-        except subprocess.TimeoutExpired:
-            done = None
-        if done is None or done.returncode:
+        seconds = MOST_SECONDS + self.nbytes // BYTES_A_SECOND
+        if not _ends(self.where, self.dataset.name, changed_at(self.where), seconds):
             raise PredictionsError(
                 f"{self.where}: '{self.dataset.name}' can't be read, or not within "
-                f"{MOST_SECONDS} seconds; is the file damaged?"
+                f"{seconds} seconds; is the file damaged?"
             )
 
     def _text(self, rows: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(rows.astype("S")).astype(str) if rows.dtype.hasobject else rows
+        if not rows.dtype.hasobject:
+            return rows
+        cells = [cell.decode() if isinstance(cell, bytes) else cell for cell in rows.ravel()]
+        return self.file.texts(self.dataset.name, cells).reshape(rows.shape)
+
+
+@lru_cache
+def _ends(where: str, name: str, changed: str, seconds: int) -> bool:
+    """Return whether a process of its own reads a dataset of a file, as it is now, in time."""
+    words = [sys.executable, "-c", READ_APART, where, name]
+    try:
+        return not subprocess.run(words, capture_output=True, timeout=seconds).returncode
+    except subprocess.TimeoutExpired:
+        return False
 
 
 class Hdf5Reader(ArrayReader):
@@ -78,7 +95,7 @@ class Hdf5Reader(ArrayReader):
 
             def keep(name: str, found: Any) -> None:
                 if isinstance(found, h5py.Dataset) and found.shape is not None:
-                    self._datasets[name] = _Dataset(found, self.where)
+                    self._datasets[name] = _Dataset(found, self)
 
             # Links, which may lead to other files, aren't followed.
             file.visititems(keep)

@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -88,6 +89,11 @@ class ArrayStream:
     def type(self) -> str:
         """Type of the numbers."""
         return "text" if self.dtype.kind in "US" else "bfloat16" if self.halved else str(self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that all of it takes."""
+        return math.prod(self.shape) * self.dtype.itemsize * (1 + self.halved)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return rows from `start` up to `stop`, which must not lie beyond the end.
@@ -174,7 +180,7 @@ class NpzReader(ArrayReader):
             raise PredictionsError(f"{what} is no array; its name doesn't end in .npy")
         member = cast(Any, self.held.enter_context(self._archive.open(info)))
         stream = npy_stream(member, what)
-        size, held = math.prod(stream.shape) * stream.dtype.itemsize, info.file_size - stream.offset
+        size, held = stream.nbytes, info.file_size - stream.offset
         # NumPy would reserve the memory that the header asks for, and read only then.
         if size > held:
             raise PredictionsError(
@@ -200,6 +206,11 @@ class NpyReader(ArrayReader):
             self._files_of = {
                 name: self.held.enter_context(open_binary(place)) for name, place in files.items()
             }
+
+    @cached_property
+    def packed(self) -> float:
+        """Number of bytes of all files that go together."""
+        return sum(file.seek(0, os.SEEK_END) for file in self._files_of.values())
 
     def _files(self) -> dict[str, str]:
         where, labels = self.where, self.options.labels
@@ -237,9 +248,9 @@ class NpyReader(ArrayReader):
     def open_array(self, name: str) -> RowArray:
         """Return the array of one file."""
         file, what = self._files_of[name], f"{self.where}: '{name}'"
+        file.seek(0)
         stream = npy_stream(file, what, mapped=not is_url(self.where))
-        size = math.prod(stream.shape) * stream.dtype.itemsize
-        if file.seek(0, os.SEEK_END) < stream.offset + size:
+        if file.seek(0, os.SEEK_END) < stream.offset + stream.nbytes:
             raise ValueError(f"its header says {stream.shape}, and it is cut short of that")
         return stream
 

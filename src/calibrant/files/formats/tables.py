@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import struct
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -25,7 +27,7 @@ from calibrant.files.formats.base import (
     refuse_text,
     words_for,
 )
-from calibrant.files.gate import check_regular, check_room, load_json, optional, readable
+from calibrant.files.gate import PARTLY, check_regular, load_json, optional, readable
 from calibrant.files.opening import open_binary
 
 # Rows that are decoded together, whoever asks for how many: a compromise of memory and calls.
@@ -105,7 +107,7 @@ class ColumnReader(RowReader):
             for table in tables:
                 parts.append({name: self._values(table[name], name, at, words) for name in names})
                 at += len(table)
-            yield self._joined(parts, names)
+            yield self.together(parts)
 
     def kept(self, names: Sequence[str], spans: Iterable[slice]) -> Iterator[dict[str, Any]]:
         """Yield the columns as Arrow has them."""
@@ -142,21 +144,27 @@ class ColumnReader(RowReader):
             yield span.start, parts
 
     def everything(self, names: Sequence[str], words: Collection[str] = ()) -> Columns:
-        """Return whole columns."""
-        check_room(8 * self.rows * len(names), "the table", self.where)
+        """Return whole columns, which are decoded part by part."""
+        size = sum(8 * math.prod(self.shape(name)) for name in dict.fromkeys(names))
+        self.check_bounded(size, "the table", PARTLY)
         if not self.rows:
             return {name: np.zeros(0) for name in names}
-        return next(iter(self.read(names, [slice(0, self.rows)], words)))
-
-    def _joined(self, parts: list[Columns], names: Sequence[str]) -> Columns:
-        if len(parts) == 1:
-            return parts[0]
-        found: Columns = {}
-        for name in names:
-            if len({part[name].shape[1:] for part in parts}) > 1:
-                raise PredictionsError(f"{self.where}: lists of '{name}' differ in length")
-            found[name] = np.concatenate([part.pop(name) for part in parts])
-        return found
+        spans = (
+            slice(first, min(first + ROWS_DECODED, self.rows))
+            for first in range(0, self.rows, ROWS_DECODED)
+        )
+        found, texts, at = Columns(), list[Columns](), 0
+        for part in self.read(names, spans, words):
+            texts.append({name: part.pop(name) for name in names if part[name].dtype.kind == "U"})
+            # Filled as they come: many small arrays would leave holes when they go.
+            for name, values in part.items():
+                if not at:
+                    found[name] = np.empty((self.rows, *values.shape[1:]), values.dtype)
+                if found[name].shape[1:] != values.shape[1:]:
+                    raise PredictionsError(f"{self.where}: lists of '{name}' differ in length")
+                found[name][at : at + len(values)] = values
+            at += len(next(iter((part or texts[-1]).values())))
+        return found | self.together(texts)
 
     def _values(self, column: Any, name: str, first: int, words: Collection[str]) -> NDArray[Any]:
         """Return some rows of a column, the first of which is row `first` of the file."""
@@ -178,7 +186,7 @@ class ColumnReader(RowReader):
             return cast(NDArray[Any], flat.to_numpy(zero_copy_only=False)).reshape(-1, width)
         values = cast(NDArray[Any], column.to_numpy(zero_copy_only=False))
         if name in words:
-            return values.astype(str) if values.dtype.hasobject else values
+            return self.texts(name, values) if values.dtype.hasobject else values
         if values.dtype.kind not in "fiu":
             raise refuse_text(name, column.type, self.where)
         return values
@@ -195,6 +203,44 @@ class ParquetReader(ColumnReader):
         with readable("the parquet file", self.where):
             self._file = self.held.enter_context(parquet.ParquetFile(file, buffer_size=1 << 20))
         self.schema, self.rows = self._file.schema_arrow, self._file.metadata.num_rows
+        self._widths: dict[str, int] = {}
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape, of lists as the footer counts their numbers."""
+        return (self.rows, self._width(name)) if name in self.lists() else (self.rows,)
+
+    def _width(self, name: str) -> int:
+        """Return how many numbers a row of a column has.
+
+        Raises:
+            PredictionsError: rows have different numbers of them, or so many that a few rows take
+                far more memory than the file.
+        """
+        if name not in self._widths:
+            self._widths[name] = self._counted(name)
+        return self._widths[name]
+
+    def _counted(self, name: str) -> int:
+        about, widths = self._file.metadata, set[int]()
+        for i in range(about.num_row_groups):
+            group = about.row_group(i)
+            columns = (group.column(j) for j in range(group.num_columns))
+            for column in columns:
+                if column.path_in_schema != name and not column.path_in_schema.startswith(
+                    f"{name}."
+                ):
+                    continue
+                width, left = divmod(column.num_values, max(group.num_rows, 1))
+                if left:
+                    raise PredictionsError(f"{self.where}: lists of '{name}' differ in length")
+                widths.add(width)
+                # A few long rows among many short ones.
+                longest = 8 * (column.num_values - group.num_rows)
+                size = max(longest, column.total_uncompressed_size)
+                self.check_bounded(size, f"'{name}'", "; write smaller row groups")
+        if len(widths) > 1:
+            raise PredictionsError(f"{self.where}: lists of '{name}' differ in length")
+        return widths.pop() if widths else 0
 
     def tables(self, names: Sequence[str], start: int) -> Iterator[Any]:
         """Yield tables from the row group on that holds the first row."""
@@ -204,9 +250,9 @@ class ParquetReader(ColumnReader):
         ends = np.cumsum(sizes)
         group = int(np.searchsorted(ends, start, side="right"))
         yield int(ends[group - 1]) if group else 0
-        width = max(1, len(self.schema))
+        width = max(1, len(self.schema), *map(self._width, names))
         yield from self._file.iter_batches(
-            max(256, min(ROWS_DECODED, (1 << 22) // width)),
+            max(1, min(ROWS_DECODED, (1 << 22) // width)),
             row_groups=list(range(group, len(sizes))),
             columns=list(names),
             use_threads=False,
@@ -224,6 +270,9 @@ class ArrowReader(ColumnReader):
             self._is_file = self._raw.read(6) == b"ARROW1"
             with self._reader() as reader:
                 self.schema = reader.schema
+            self._raw.seek(0)
+            for size in unpacked_sizes(self._raw):
+                self.check_bounded(size, "a batch", "; write smaller record batches")
             # A stream has no table of contents: its batches are gone through, and forgotten.
             self.rows = sum(len(batch) for batch in self._batches())
 
@@ -255,6 +304,83 @@ class ArrowReader(ColumnReader):
             yield batch.select(names)
 
 
+def unpacked_sizes(file: Any) -> Iterator[int]:
+    """Yield how many bytes each part of an Arrow file or stream takes once it is unpacked.
+
+    A compressed buffer begins with that number. Metadata are flatbuffers, as Arrow's `Message.fbs`
+    and `File.fbs` describe them.
+    """
+    ipc = optional("pyarrow.ipc", "pyarrow", "arrow")
+    begins = file.read(6)
+    if begins == b"ARROW1":
+        file.seek(-10, os.SEEK_END)
+        (length,) = struct.unpack("<i", file.read(4))
+        file.seek(-10 - length, os.SEEK_END)
+        footer = file.read(length)
+        contents = _FlatTable(footer, *struct.unpack_from("<I", footer))
+        for parts in (contents.places(2, 24), contents.places(3, 24)):
+            for place in parts:
+                file.seek(*struct.unpack_from("<q", footer, place))
+                yield _unpacked(ipc.read_message(file))
+        return
+    file.seek(0)
+    for message in ipc.MessageReader.open_stream(file):
+        yield _unpacked(message)
+
+
+def _unpacked(message: Any) -> int:
+    """Return how many bytes the buffers of a message take once they are unpacked."""
+    data = message.metadata.to_pybytes()
+    table = _FlatTable(data, *struct.unpack_from("<I", data))
+    kind = data[table.place(1) or 0]
+    if kind not in (2, 3):  # a schema
+        return 0
+    batch = table.below(2) if kind == 3 else table.below(2).below(1)
+    # Arrow 0.17 noted it elsewhere.
+    packed = batch.place(3) is not None or b"experimental_compression" in data
+    size = 0
+    for place in batch.places(2, 16):
+        first, length = struct.unpack_from("<qq", data, place)
+        (whole,) = (
+            struct.unpack("<q", message.body[first : first + 8]) if packed * length else (-1,)
+        )
+        size += length if whole == -1 else whole
+    return size
+
+
+class _FlatTable:
+    """A table of a flatbuffer, whose fields are numbered."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self.data, self.at = data, at
+
+    def place(self, key: int) -> int | None:
+        """Return where a field stands, or None where it has its default."""
+        slots = self.at - struct.unpack_from("<i", self.data, self.at)[0]
+        if 4 + 2 * key >= struct.unpack_from("<H", self.data, slots)[0]:
+            return None
+        (off,) = struct.unpack_from("<H", self.data, slots + 4 + 2 * key)
+        return self.at + off if off else None
+
+    def _below(self, key: int) -> int:
+        place = self.place(key)
+        if place is None:
+            raise ValueError("a part of its table of contents is missing")
+        return place + struct.unpack_from("<I", self.data, place)[0]
+
+    def below(self, key: int) -> _FlatTable:
+        """Return the table that a field is."""
+        return _FlatTable(self.data, self._below(key))
+
+    def places(self, key: int, size: int) -> range:
+        """Return where the entries of a list stand, each of so many bytes."""
+        if self.place(key) is None:
+            return range(0)
+        first = self._below(key)
+        (count,) = struct.unpack_from("<I", self.data, first)
+        return range(first + 4, first + 4 + size * count, size)
+
+
 class HuggingFaceReader(ColumnReader):
     """A data set that `save_to_disk` wrote: Arrow files, which are mapped, and a list of them."""
 
@@ -275,6 +401,8 @@ class HuggingFaceReader(ColumnReader):
                 raise PredictionsError(f"{self.where}: lists a file elsewhere, {name!r}")
             check_regular(folder / name, f"{self.where}/{name}")
             with readable(f"'{name}'", self.where):
+                with open(folder / name, "rb") as raw:
+                    self.check_bounded(sum(unpacked_sizes(raw)), f"'{name}'")
                 mapped = self.held.enter_context(arrow.memory_map(str(folder / name)))
                 tables.append(arrow.ipc.open_stream(mapped).read_all())
                 tables[-1].validate(full=True)

@@ -21,7 +21,7 @@ from calibrant.files.formats.base import (
     SpooledWriter,
     native,
 )
-from calibrant.files.formats.numpy_files import ArrayStream
+from calibrant.files.formats.numpy_files import READ_AT_ONCE, ArrayStream
 from calibrant.files.gate import check_members, load_json, optional, readable
 from calibrant.files.opening import is_url, open_binary
 
@@ -54,7 +54,7 @@ class _Unreadable:
     """A tensor of a type that nothing here can hold."""
 
     def __init__(self, shape: tuple[int, ...], kind: str, name: str) -> None:
-        self.shape, self.type, self.name = shape, kind, name
+        self.shape, self.type, self.name, self.nbytes = shape, kind, name, 0
 
     def read(self, start: int, stop: int) -> NoReturn:
         """Refuse."""
@@ -72,6 +72,7 @@ class _Names:
 
     def __init__(self, names: list[str]) -> None:
         self.names, self.shape = np.array(names), (len(names),)
+        self.nbytes = self.names.nbytes
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return some of them."""
@@ -153,6 +154,7 @@ class _Tensor:
         self.tensor = tensor
         self.shape: tuple[int, ...] = tuple(tensor.shape)
         self.type = str(tensor.dtype).removeprefix("torch.")
+        self.nbytes = int(tensor.numel() * tensor.element_size())
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return some of its rows."""
@@ -260,7 +262,7 @@ def _sizes_of_parts(file: Any, where: str) -> frozenset[int] | None:
     """Return how many bytes the parts of an open torch file have, if it is a zip archive.
 
     Raises:
-        PredictionsError: its parts are compressed, as torch never writes them.
+        PredictionsError: its parts are compressed, as torch never writes them, or damaged.
     """
     with readable("the torch file", where):
         if not zipfile.is_zipfile(file):
@@ -270,6 +272,11 @@ def _sizes_of_parts(file: Any, where: str) -> frozenset[int] | None:
             sizes = [info.file_size for info in archive.infolist()]
             if sum(sizes) > file.seek(0, os.SEEK_END):
                 raise PredictionsError(f"{where}: is compressed, which torch files aren't")
+            for info in archive.infolist():
+                with archive.open(info) as part:
+                    # torch doesn't look whether it is what was written; 0 is said where none was.
+                    while info.CRC and part.read(READ_AT_ONCE):
+                        pass
     return frozenset(sizes)
 
 

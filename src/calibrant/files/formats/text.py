@@ -29,7 +29,7 @@ from calibrant.files.formats.base import (
     words_for,
 )
 from calibrant.files.formats.tables import split
-from calibrant.files.gate import MOST_DOCUMENT_BYTES, load_json, readable
+from calibrant.files.gate import MOST_DOCUMENT_BYTES, json_entries, readable
 from calibrant.files.opening import extension_of, open_binary
 
 SEPARATORS = (",", ";", "\t")
@@ -95,12 +95,7 @@ class TextReader(RowReader):
             parts.append(self.parsed(some, names, words))
         if not parts:
             raise PredictionsError(f"{self.where}: has a header, but no rows")
-        if len(parts) == 1:
-            return parts[0]
-        for name in parts[0]:
-            if len({part[name].shape[1:] for part in parts}) > 1:
-                raise PredictionsError(f"{self.where}: lists of '{name}' differ in length")
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return self.together(parts)
 
 
 class CsvReader(TextReader):
@@ -204,7 +199,7 @@ class CsvReader(TextReader):
             cells = list(csv.reader(lines, delimiter=self._separator))
             for name in names:
                 if name in words:
-                    found[name] = np.array([row[places[name]].strip() for row in cells])
+                    found[name] = self.texts(name, [row[places[name]].strip() for row in cells])
         return found
 
     def bad_cell(self, rules: Sequence[CellRule]) -> str | None:
@@ -304,8 +299,7 @@ class JsonLinesReader(TextReader):
 
     def _array(self) -> list[str]:
         """Return the entries of a file that is one JSON array, as lines."""
-        rows: Any = load_json(self.text().read(MOST_DOCUMENT_BYTES + 1), self.where)
-        return [json.dumps(row) for row in cast(list[Any], rows)]
+        return json_entries(self.text().read(MOST_DOCUMENT_BYTES + 1), self.where)
 
     def names(self) -> Sequence[str]:
         """Return the keys, those of objects within a row behind their own."""
@@ -341,7 +335,8 @@ class JsonLinesReader(TextReader):
     def type_of(self, name: str) -> str:
         """Return the type of the first row's value."""
         cell = self._first[name]
-        return "text" if isinstance(cell, str) else str(np.asarray(cell).dtype)
+        with readable(f"'{name}'", self.where):
+            return "text" if isinstance(cell, str) else str(np.asarray(cell).dtype)
 
     def parsed(
         self, lines: list[tuple[int, str]], names: Sequence[str], words: Collection[str]
@@ -398,7 +393,7 @@ class JsonLinesReader(TextReader):
                     f"{self.where}: line {number}: lists of '{name}' differ in length"
                 )
         words = any(isinstance(cell, str) for cell in cells)
-        return np.array([str(cell) for cell in cells]) if words else np.array(cells)
+        return self.texts(name, [str(cell) for cell in cells]) if words else np.array(cells)
 
 
 def _truths(cell: Any) -> set[bool]:

@@ -84,6 +84,24 @@ def test_errors_in_both_directions_are_called_so():
     )
 
 
+def test_no_direction_is_claimed_where_the_interval_of_the_gap_reaches_0():
+    states: set[str] = set()
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        c = rng.uniform(0.4, 0.95, 400)
+        chance = np.where(c > 0.85, c - 0.2, c + 0.02)
+        rows = Predictions.from_confidence(c, np.zeros(400, int), (rng.random(400) >= chance) * 1)
+        found = evaluate(rows, metrics=["ece"], resamples=50)
+        state, reaches = found.as_dict()["state"], found.gap.low <= 0 <= found.gap.high
+        states.add(state)
+        assert (state == "overconfident") <= (not reaches)
+        assert (state == "no direction") <= reaches
+        if state == "no direction":
+            start = "Miscalibrated, with too few rows to say in which direction (ECE "
+            assert found.headline().startswith(start)
+    assert {"overconfident", "no direction"} <= states
+
+
 def test_a_comparison_ranked_by_one_direction_calls_nothing_perfect(labelled_logits):
     sets = {
         name: Predictions.from_logits(*labelled_logits(1000, 4, seed=seed))

@@ -41,7 +41,13 @@ from calibrant.predictions.scoring import RowScores
 from calibrant.scale.map_reduce import left_out, left_out_text
 
 State = Literal[
-    "honest", "overconfident", "underconfident", "both ways", "unknown", "no probabilities"
+    "honest",
+    "overconfident",
+    "underconfident",
+    "both ways",
+    "no direction",
+    "unknown",
+    "no probabilities",
 ]
 
 # Where honest confidences show as much as this, that nothing was found says little.
@@ -357,6 +363,8 @@ def state_of(evaluation: Evaluation, preferred: str | None = None) -> State:
             return "honest"
         if abs(gap) < result.value / 3:
             return "both ways"
+        if low <= 0 <= high:
+            return "no direction"
     elif low <= 0 <= high:
         return "unknown"
     return "overconfident" if gap > 0 else "underconfident"
@@ -368,6 +376,8 @@ def _claim(evaluation: Evaluation, state: State) -> str:
         return f"not distinguishable from perfectly calibrated with {counted(evaluation.n, 'row')}"
     if state == "both ways":
         return "overconfident here and underconfident there"
+    if state == "no direction":
+        return "miscalibrated, with too few rows to say in which direction"
     if state == "unknown":
         return "mean confidence and accuracy agree within noise"
     if state == "no probabilities":
@@ -387,7 +397,7 @@ def _grounds(evaluation: Evaluation, state: State, result: MetricResult | None) 
             f"{metric.title} {with_unit(metric, result.value)}, noise alone gives up to "
             f"{with_unit(metric, result.floor_95)}"
         )
-    if state == "both ways":
+    if state in ("both ways", "no direction"):
         assert result is not None
         found = with_interval(result.metric, result.ends, evaluation.level)
         return f"{result.metric.title} {found}".replace(" (", ", ").removesuffix(")")

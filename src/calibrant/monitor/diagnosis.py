@@ -114,6 +114,8 @@ class Diagnosis:
         ends = sorted((low, high) if value > 0 else (-low, -high))
         if self.state == "both ways":
             text = f"the confidences {rows} are too high here and too low there"
+        elif self.state == "no direction":
+            text = f"the confidences {rows} are wrong, with too few rows to say in which direction"
         else:
             text = (
                 f"{self.state} by {percent(abs(value))} points (95 % interval {percent(ends[0])} "

@@ -40,15 +40,16 @@ from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.scoring import RowScores
 from calibrant.scale.map_reduce import left_out, left_out_text
 
-State = Literal[
-    "honest",
-    "overconfident",
-    "underconfident",
-    "both ways",
-    "no direction",
-    "unknown",
-    "no probabilities",
-]
+State = (
+    Literal["honest", "overconfident", "underconfident", "both ways", "no direction", "unknown"]
+    | Literal["no probabilities"]
+)
+WITHOUT_NUMBERS: dict[State, str] = {
+    "both ways": "overconfident here and underconfident there",
+    "no direction": "miscalibrated, with too few rows to say in which direction",
+    "unknown": "mean confidence and accuracy agree within noise",
+    "no probabilities": RANKS,
+}
 
 # Where honest confidences show as much as this, that nothing was found says little.
 MUCH_NOISE = 0.05
@@ -374,14 +375,8 @@ def _claim(evaluation: Evaluation, state: State) -> str:
     """Return how far the confidences are off, in lower case."""
     if state == "honest":
         return f"not distinguishable from perfectly calibrated with {counted(evaluation.n, 'row')}"
-    if state == "both ways":
-        return "overconfident here and underconfident there"
-    if state == "no direction":
-        return "miscalibrated, with too few rows to say in which direction"
-    if state == "unknown":
-        return "mean confidence and accuracy agree within noise"
-    if state == "no probabilities":
-        return RANKS
+    if state in WITHOUT_NUMBERS:
+        return WITHOUT_NUMBERS[state]
     return f"{state} by {percent(abs(evaluation.gap.value))} points"
 
 
@@ -437,11 +432,8 @@ def headline(evaluation: Evaluation) -> str:
 
 def of_positive(evaluation: Evaluation) -> str:
     """Return what binary predictions say of the positive class, as a sentence, or nothing."""
-    mean, share, gap = (
-        evaluation.mean_probability,
-        evaluation.positive_share,
-        evaluation.positive_gap,
-    )
+    mean, share = evaluation.mean_probability, evaluation.positive_share
+    gap = evaluation.positive_gap
     if mean is None or share is None or gap is None:
         return ""
     interval = f"{interval_of(evaluation.level)} {percent(gap.low)} to {percent(gap.high)}"
@@ -461,11 +453,8 @@ def of_positive(evaluation: Evaluation) -> str:
 
 def positive_numbers(evaluation: Evaluation) -> dict[str, float | str] | None:
     """Return the numbers of that sentence as JSON takes them, and the sentence."""
-    mean, share, gap = (
-        evaluation.mean_probability,
-        evaluation.positive_share,
-        evaluation.positive_gap,
-    )
+    mean, share = evaluation.mean_probability, evaluation.positive_share
+    gap = evaluation.positive_gap
     if mean is None or share is None or gap is None:
         return None
     return {

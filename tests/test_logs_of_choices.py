@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -192,11 +193,122 @@ def test_a_folder_of_tasks_is_one_set_with_the_tasks_as_groups(tmp_path, capsys,
         assert "yes_no" in out
 
 
-def run(monkeypatch, *words: object) -> None:
+def run(monkeypatch, *words: object, code: int = 0) -> None:
     monkeypatch.setattr(sys, "argv", ["calibrant", *map(str, words)])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert not ended.value.code
+    assert (ended.value.code or 0) == code
+
+
+def test_of_several_filters_one_says_what_is_right_and_another_can_be_named(tmp_path):
+    rows: list[dict[str, Any]] = []
+    for name, right in (("strict-match", 0.0), ("flexible-extract", 1.0)):
+        rows += [
+            {
+                "doc_id": i,
+                "target": "4",
+                "resps": [[f"4. Confidence: {60 + i}%"]],
+                "filtered_resps": ["4"],
+                "filter": name,
+                "metrics": ["exact_match"],
+                "exact_match": right,
+            }
+            for i in range(5)
+        ]
+    file = write_lines(tmp_path / "samples_gsm8k_2026.jsonl", rows)
+    with pytest.raises(PredictionsError, match=r"declare it by --verbalised 'Confidence: \{perc"):
+        cb.read_predictions(file)
+    stated = {"verbalised": "Confidence: {percent}%"}
+    strict = cb.read_predictions(file, **stated)
+    other = cb.read_predictions(file, **stated, correct="exact_match,flexible-extract")
+    assert "Of 2 filters 'strict-match' says what is right" in str(strict.origin)
+    assert strict.n == other.n == 5
+    assert not (strict.predicted == strict.labels).any()
+    assert (other.predicted == other.labels).all()
+    with pytest.raises(PredictionsError, match=r"--correct .* is one of exact_match,strict-match"):
+        cb.read_predictions(file, **stated, correct="exact_match,loose")
+
+
+def test_accuracies_that_are_shares_are_never_read_as_right_or_wrong(tmp_path):
+    rows = harness_rows(choices_of(12), metrics=("acc",))
+    for number, row in enumerate(rows):
+        row["acc"] = (0.3, 0.7, 1.0, 0.0)[number % 4]
+    with pytest.raises(PredictionsError, match="Left out 12 rows: its accuracy is a share"):
+        cb.read_predictions(write_lines(tmp_path / "samples_mc2_2026.jsonl", rows))
+
+
+@pytest.mark.parametrize("how", ["crlf", "blank", "bom", "array", "floats", "letters", "bools"])
+def test_a_log_may_be_written_in_other_ways(how, tmp_path):
+    rows = harness_rows(choices_of(20))
+    expected = cb.read_predictions(write_lines(tmp_path / "samples_a_1.jsonl", rows))
+    for row in rows:
+        row["arguments"]["gen_args_0"]["arg_1"] += " 你好" * (how == "blank")
+        if how == "floats":
+            row["target"] = float(row["target"])
+            row["acc"], row["acc_norm"] = str(row["acc"]), str(row["acc_norm"])
+        if how == "letters":
+            row["target"] = f"({'ABCD'[int(row['target'])]})"
+        if how == "bools":
+            row["acc"] = bool(row["acc"])
+        if how == "blank":
+            del row["acc_norm"]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    text = {"crlf": "\r\n", "blank": "\n\n"}.get(how, "\n").join(lines)
+    if how == "array":
+        text = json.dumps(rows, indent=1)
+    file = tmp_path / "samples_b_1.jsonl"
+    file.write_bytes((b"\xef\xbb\xbf" if how == "bom" else b"") + text.encode())
+    found = cb.read_predictions(file)
+    np.testing.assert_array_equal(found.scores, expected.scores)
+    np.testing.assert_array_equal(found.labels, expected.labels)
+
+
+def test_a_log_that_ends_within_a_line_and_one_that_is_packed_are_refused_with_what_to_do(tmp_path):
+    file = write_lines(tmp_path / "samples_a_1.jsonl", harness_rows(choices_of(5)))
+    file.write_text(file.read_text()[:-30])
+    with pytest.raises(PredictionsError, match=r"line 5: expected a whole JSON object, found '\{"):
+        cb.read_predictions(file)
+    packed = tmp_path / "samples_a_1.jsonl.gz"
+    packed.write_bytes(b"\x1f\x8b")
+    with pytest.raises(PredictionsError, match="unpack it first: gunzip -k"):
+        cb.read_predictions(packed)
+
+
+def test_each_of_a_folder_of_logs_is_measured_by_itself(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        Path(name).mkdir()
+        for task, seed in (("a", 0), ("b", 1)):
+            rows = harness_rows(choices_of(60, seed=seed))
+            write_lines(Path(name) / f"samples_{task}_2026.jsonl", rows)
+    texts = [{"doc_id": 0, "resps": [["x"]], "filtered_resps": ["x"], "exact_match": 1.0}]
+    write_lines(Path("one/samples_c_2026.jsonl"), texts)
+    run(monkeypatch, "measure", "--each", "one", "--metrics", "ece")
+    out = capsys.readouterr().out
+    assert out.count("60 rows, 4 classes") == 2
+    assert "samples_c_2026.jsonl: no row has a confidence" in out
+    run(monkeypatch, "measure", "--each", "one", "two", "--metrics", "ece")
+    assert capsys.readouterr().out.count("120 rows, 4 classes") == 2
+
+
+def test_maps_go_from_task_to_task_of_several_logs_and_from_model_to_model(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("whole", "pruned"):
+        Path(name).mkdir()
+        for task, seed in (("a", 0), ("b", 1)):
+            rows = harness_rows(choices_of(60, seed=seed))
+            write_lines(Path(name) / f"samples_{task}_2026.jsonl", rows)
+    options = ["--metrics", "nll", "--resamples", "20"]
+    run(monkeypatch, "compare", "--transfer", "whole", "pruned", *options)
+    head = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("fitted on"))
+    assert head.split() == ["fitted", "on", "whole", "pruned"]
+    run(monkeypatch, "compare", "--transfer", "--by", "task", "whole", "pruned", *options)
+    head = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("fitted on"))
+    assert head.split() == ["fitted", "on", "a", "b"]
+    run(monkeypatch, "compare", "--by", "task", "whole", code=2)
+    assert "add --transfer" in capsys.readouterr().err
 
 
 def test_repeats_of_a_question_are_a_cluster(tmp_path):
@@ -235,6 +347,36 @@ def test_letters_that_contradict_themselves_are_refused(change, message, tmp_pat
     rows[3] |= change
     with pytest.raises(PredictionsError, match=message):
         cb.read_predictions(write_lines(tmp_path / "answers.jsonl", rows))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_right_letters_may_be_numbers_where_something_tells_what_they_count_from(first, tmp_path):
+    rows = letter_rows(30)
+    expected = cb.read_predictions(write_lines(tmp_path / "a.jsonl", rows)).labels
+    for row in rows:
+        row["gold"] = "ABCD".index(row["gold"]) + first
+        row["scores"] = {name: str(value) for name, value in row["scores"].items()}
+    found = cb.read_predictions(write_lines(tmp_path / "b.jsonl", rows))
+    np.testing.assert_array_equal(found.labels, expected)
+    rows = [row for row in rows if row["gold"] in (1, 2, 3)]
+    for row in rows:
+        del row["correct"]
+    file = write_lines(tmp_path / "c.jsonl", rows)
+    with pytest.raises(PredictionsError, match="--labels-from 0 or 1"):
+        cb.read_predictions(file)
+    assert cb.read_predictions(file, labels_from=first).n == len(rows)
+
+
+def test_probabilities_of_letters_are_read_when_they_are_called_so(tmp_path):
+    rows = letter_rows(20)
+    expected = cb.read_predictions(write_lines(tmp_path / "a.jsonl", rows))
+    for row in rows:
+        row["scores"] = {name: float(np.exp(value)) for name, value in row["scores"].items()}
+    file = write_lines(tmp_path / "b.jsonl", rows)
+    with pytest.raises(PredictionsError, match="--are probs"):
+        cb.read_predictions(file)
+    found = cb.read_predictions(file, are="probs")
+    np.testing.assert_allclose(found.probs, expected.probs, atol=1e-12)
 
 
 def test_an_unknown_signal_is_refused_with_those_that_are_there(tmp_path):

@@ -15,8 +15,9 @@ from made_logs import write_lines
 
 import calibrant as cb
 from calibrant.core.errors import InputError, MissingDependencyError, PredictionsError
-from calibrant.files import read_column
-from calibrant.files.formats.logs.signals import label_of, log_probabilities, stated
+from calibrant.files import ReadOptions, read_column
+from calibrant.files.formats.logs.signals import label_of, log_probabilities
+from calibrant.files.formats.logs.stated import how_stated, stated
 from calibrant.files.reading import read_with_slice
 
 REAL = Path(__file__).parents[2] / "shared/data/llm"
@@ -217,6 +218,58 @@ def test_stated_confidences_are_read_by_the_declared_pattern_and_others_counted(
 )
 def test_percent_and_fraction_are_never_guessed(text, pattern, value):
     assert stated(text, pattern) == value
+
+
+WORDS = "Confidence: {very likely=.9|likely=.7|no idea=.25}"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("Confidence: likely", 0.7),
+        ("confidence:  VERY\nlikely.", 0.9),
+        ("Confidence: likely... Confidence: no idea", 0.25),
+        ("Confidence: unlikely", None),
+        ("Confidence: not likely", None),
+        ("Confidence: likelyish", None),
+        ("Confidence: 70%", None),
+    ],
+)
+def test_words_mean_what_was_declared_and_others_nothing(text, value):
+    assert stated(text, WORDS) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("Confidence: 8/100", "Confidence: {tenths}/10"),
+        ("Confidence: 1%", "Confidence: {fraction}"),
+        ("Confidence: 8/10", "Confidence: {percent}"),
+        ("Confidence: 80%", "Confidence: {tenths}"),
+    ],
+)
+def test_a_number_with_another_unit_than_the_declared_one_states_nothing(text, pattern):
+    assert stated(text, pattern) is None
+
+
+@pytest.mark.parametrize("words", ["{high=2}", "{high=}", "{=.5}", "{a=.1|A=.2}", "{a=.1}{b=.2}"])
+def test_a_table_of_words_that_says_no_number_for_each_is_refused(words):
+    with pytest.raises(InputError, match="--verbalised"):
+        stated("high", words)
+
+
+@pytest.mark.parametrize(
+    ("texts", "proposed"),
+    [
+        (["so. Confidence: 80%", "Confidence: 9 %"], "--verbalised 'Confidence: {percent}%'"),
+        (["**Confidence**: 8/10"], "--verbalised 'Confidence**: {tenths}/10'"),
+        (["Certainty: 0.8"], "'Certainty: {fraction}' or --verbalised 'Certainty: {percent}'"),
+        (["Confidence: High"] * 2, "--verbalised 'Confidence: {high=NUMBER}' with your NUMBER"),
+        (["nothing"], ""),
+    ],
+)
+def test_what_texts_seem_to_state_is_proposed(texts, proposed):
+    assert proposed in " ".join(how_stated(texts))
 
 
 def test_a_pattern_without_a_unit_is_refused():
@@ -424,7 +477,86 @@ def test_details_of_lighteval_are_read_by_the_normalisation_of_their_metric(tmp_
     found = cb.read_predictions(path)
     accuracy = (np.asarray(found.scores).argmax(axis=1) == found.labels).mean()
     assert accuracy == np.mean([row["metric"]["acc_norm"] for row in rows])
-    assert "--normalise chars" in found.origin.signal
+    assert "per character" in found.origin.signal
+
+
+def lighteval_rows(rows: int = 30, metric: str = "acc") -> list[dict[str, Any]]:
+    """Return details as lighteval has them since 0.10, right by one metric of it."""
+    rng = np.random.default_rng(1)
+    found: list[dict[str, Any]] = []
+    for number in range(rows):
+        choices, gold = [" x", " a longer one", " mid one"], int(rng.integers(3))
+        logs, aside = rng.normal(-8, 3, 3), rng.normal(-9, 2, 3)
+        tokens = [[1], [1, 2, 3], [1, 2]]
+        scored = {
+            "acc": logs,
+            "acc_norm": logs / [1, 12, 7],
+            "acc_norm_token": logs / [1, 3, 2],
+            "acc_norm_pmi": logs - aside,
+        }[metric]
+        values = [*logs, *aside] if metric == "acc_norm_pmi" else [*logs]
+        doc = {"query": f"q{number}", "choices": choices, "gold_index": [gold], "task_name": "t|0"}
+        response = {"text": [], "logprobs": values, "output_tokens": tokens}
+        right = float(int(scored.argmax()) == gold)
+        found.append({"doc": doc, "model_response": response, "metric": {metric: right}})
+    return found
+
+
+@pytest.mark.parametrize("metric", ["acc", "acc_norm", "acc_norm_token", "acc_norm_pmi"])
+def test_every_normalisation_of_lighteval_gives_the_accuracy_of_its_metric(metric, tmp_path):
+    rows = lighteval_rows(metric=metric)
+    path = tmp_path / "details_t|0_2026.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    found = cb.read_predictions(path)
+    assert found.scores.shape == (30, 3)
+    right = np.asarray(found.scores).argmax(axis=1) == found.labels
+    np.testing.assert_array_equal(right, [row["metric"][metric] for row in rows])
+    assert f"'{metric}' come out on every row" in str(found.origin)
+    rows[4]["metric"][metric] = 1 - rows[4]["metric"][metric]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    with pytest.raises(PredictionsError, match=rf"'{metric}' is [01]\.0, but doesn't come out"):
+        cb.read_predictions(path)
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_details_of_lighteval_before_0_10_have_a_column_a_field_or_the_text_of_it(
+    as_text, tmp_path
+):
+    rows = lighteval_rows()
+    old: list[dict[str, Any]] = []
+    for row in rows:
+        logs = row["model_response"]["logprobs"]
+        one: dict[str, Any] = {
+            "example": row["doc"]["query"],
+            "full_prompt": "Question",
+            "predictions": [(float(x), False) for x in logs] if as_text else logs,
+            "choices": row["doc"]["choices"],
+            "gold_index": row["doc"]["gold_index"],
+            "cont_tokens": row["model_response"]["output_tokens"],
+            "metrics": row["metric"],
+            "specifics": None,
+        }
+        old.append({k: str(v) for k, v in one.items()} if as_text else one)
+    new_path, old_path = tmp_path / "new.parquet", tmp_path / "details_t|0_2024.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), new_path)
+    pq.write_table(pa.Table.from_pylist(old), old_path)
+    new, found = cb.read_predictions(new_path), cb.read_predictions(old_path)
+    np.testing.assert_array_equal(new.scores, found.scores)
+    np.testing.assert_array_equal(new.labels, found.labels)
+    assert set(read_column(old_path, "task")) == {"details_t|0".removeprefix("details_")}
+
+
+def test_of_truthfulqa_in_lighteval_only_the_choices_of_mc1_are_compared(tmp_path):
+    row = lighteval_rows(1)[0]
+    row["doc"] |= {"choices": [" a", " b", " c", " d"], "specific": {"len_mc1": 2}}
+    row["doc"]["gold_index"] = [0, 2]
+    row["model_response"] = {"logprobs": [-1.0, -2.0, -0.5, -9.0], "output_tokens": [[1]] * 4}
+    row["metric"] = {"truthfulqa_mc1": True, "truthfulqa_mc2": 0.7}
+    path = tmp_path / "details_mc_2026.parquet"
+    pq.write_table(pa.Table.from_pylist([row]), path)
+    found = cb.read_predictions(path)
+    np.testing.assert_array_equal(found.scores, [[-1.0, -2.0]])
+    np.testing.assert_array_equal(found.labels, [0])
 
 
 # --- tables of answers
@@ -469,6 +601,29 @@ def test_grades_are_read_and_what_is_none_is_refused_with_its_line(tmp_path):
         cb.read_predictions(path)
 
 
+def test_numbers_beside_grades_that_are_no_confidences_are_read_as_scores_when_asked(tmp_path):
+    path = tmp_path / "grades.txt"
+    path.write_text("grade confidence_level\nCorrect 17.2\nWrong 19.0\nUnparseable 0\n")
+    with pytest.raises(PredictionsError, match=r"line 2: 17\.2 is no confidence.*--are score"):
+        cb.read_predictions(path)
+    rows = cb.read_predictions(path, are="score")
+    assert rows.kind == "score"
+    np.testing.assert_allclose(rows.scores, [17.2, 19.0])
+
+
+def test_confidences_in_words_are_read_from_a_column_by_a_declared_table(tmp_path):
+    path = tmp_path / "answers.csv"
+    header = "correct_answer,extracted_answer,verbal_confidence"
+    path.write_text(f"{header}\nA,A,high\nB,A,low\nC,C,very high\nD,D,\n")
+    with pytest.raises(PredictionsError, match=r"--verbalised '\{high=NUMBER\|low=NUMBER"):
+        cb.read_predictions(path)
+    rows = cb.read_predictions(path, verbalised="{high=.9|low=.2}")
+    np.testing.assert_allclose(rows.scores, [0.9, 0.2])
+    left = rows.origin.left_out
+    assert left["'verbal_confidence' is not of the declared form"].rows == 1
+    assert left["'verbal_confidence' is blank"].correct == 1
+
+
 def test_scorers_of_uqlm_are_scores_and_need_a_column_of_what_is_correct(tmp_path):
     data = {
         "prompts": ["p", "q", "r"],
@@ -498,6 +653,40 @@ def test_a_judge_with_labels_on_a_slice_keeps_all_scores(tmp_path):
     assert some is not None
     assert len(some.score) == 10
     assert np.isnan(some.outcome).sum() == 6
+
+
+def test_labels_of_a_slice_may_stand_in_another_file(tmp_path):
+    rows = [{"prompt_id": f"p{i}", "judge_score": i / 10} for i in range(10)]
+    file = write_lines(tmp_path / "judge.jsonl", rows)
+    with pytest.raises(PredictionsError, match="--outcomes FILE"):
+        read_with_slice(file)
+    labels = [{"prompt_id": f"p{i}", "oracle_label": i / 4} for i in range(4)]
+    probe = write_lines(tmp_path / "probe.jsonl", labels)
+    _, some = read_with_slice(file, ReadOptions(outcomes=[probe]))
+    assert some is not None
+    np.testing.assert_array_equal(some.outcome, [0, 0.25, 0.5, 0.75, *[np.nan] * 6])
+    strange = write_lines(tmp_path / "strange.jsonl", [{"prompt_id": "q", "oracle_label": 1}])
+    with pytest.raises(PredictionsError, match="no prompt_id is that of an outcome, such as 'q'"):
+        read_with_slice(file, ReadOptions(outcomes=[strange]))
+
+
+@pytest.mark.parametrize("by_weight", [False, True])
+def test_a_slice_drawn_by_score_is_weighted_by_how_it_was_drawn(by_weight, tmp_path):
+    lines = ["prompt_id,judge_score,oracle_label,inclusion,w"]
+    for i in range(12):
+        drawn = 0.5 if i < 6 else 0.25
+        label = str(i % 2) if i in (0, 1, 2, 7) else ""
+        lines.append(f"p{i},{i / 12},{label},{drawn},{2 / drawn}")
+    file = tmp_path / "judge.csv"
+    file.write_text("\n".join(lines if not by_weight else [x.rpartition(",")[0] for x in lines]))
+    if by_weight:
+        file.write_text("\n".join(lines).replace("inclusion", "drawn"))
+    rows, some = read_with_slice(file, ReadOptions(weight="w") if by_weight else None)
+    assert some is not None
+    assert some.inclusion is not None
+    assert rows is not None
+    np.testing.assert_allclose(some.inclusion / some.inclusion[0], [1.0] * 6 + [0.5] * 6)
+    np.testing.assert_allclose(np.asarray(rows.weights) / rows.weights[0], [1, 1, 1, 2])
 
 
 @real

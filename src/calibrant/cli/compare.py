@@ -14,7 +14,7 @@ from calibrant.cli.completion import all_methods, complete_methods, complete_met
 from calibrant.cli.help import OUTPUT, ends_with
 from calibrant.cli.options import DrawOptions, EngineOptions, OutputOptions, PageOptions, option
 from calibrant.cli.output import as_json, check_outputs, emit, write_text
-from calibrant.cli.sources import Source, watching
+from calibrant.cli.sources import Source, each_of, watching
 from calibrant.core.errors import InputError
 from calibrant.core.text import names_in, wrap
 from calibrant.files import ReadOptions, read_column, read_predictions
@@ -81,7 +81,9 @@ class CompareOptions:
         "FILE, and measure it on each other.",
     )
     by: str | None = option(
-        None, "With --transfer: the column of FILE that tells the sets apart.", metavar="COLUMN"
+        None,
+        "With --transfer: the column of FILE, or of several logs, that tells the sets apart.",
+        metavar="COLUMN",
     )
     seeds: str | None = option(
         None, "Over several data sets: seeds of the splits, as 0-4 or 0,1,2.", metavar="SEEDS"
@@ -181,20 +183,21 @@ def _transferred(
     """Fit to each group, or file, and measure on each other."""
     from calibrant.comparison.transfer import transfer
 
-    if not options.transfer or options.fit or options.test or output.report or output.table:
+    if not options.transfer:
+        raise InputError("--by COLUMN tells the sets of --transfer apart; add --transfer")
+    if options.fit or options.test or output.report or output.table:
         raise InputError(
-            "--transfer takes files, or one with --by COLUMN, and --methods and --json"
+            "--transfer takes files, or --by COLUMN of one file or of logs, --methods and --json"
         )
     if options.by is None:
-        sets = {path.stem: read_predictions(path, read) for path in paths}
-        if len(sets) < len(paths):
-            raise InputError("two of the files have the same name; rename one")
-    elif len(paths) == 1:
-        rows = read_predictions(paths[0], read)
-        groups = read_column(paths[0], options.by, read)
-        sets = {str(g): rows.take(np.flatnonzero(groups == g)) for g in np.unique(groups)}
+        sets = _each_read(paths, read)
     else:
-        raise InputError("--transfer --by COLUMN takes one FILE")
+        source = Source([*map(str, paths)], read)
+        if len(paths) != 1 and not source.logs:
+            raise InputError("--transfer --by COLUMN takes one FILE, or logs")
+        where, how = source.one()
+        rows, groups = read_predictions(where, how), read_column(where, options.by, how)
+        sets = {str(g): rows.take(np.flatnonzero(groups == g)) for g in np.unique(groups)}
     method = "temperature" if options.methods == "all" else options.methods
     with watching("comparing") as watch:
         found = transfer(
@@ -354,12 +357,18 @@ def _compare_models(
 
 
 def _names_of(paths: Sequence[Path]) -> list[str]:
-    """Return what networks are called: their files, or the folders of files of one name."""
-    stems = [path.stem for path in paths]
+    """Return what sets of rows are called: their files, or the paths of files of one name."""
+    stems = [path.name if path.is_dir() else path.stem for path in paths]
     names = stems if len(set(stems)) == len(stems) else [str(path) for path in paths]
     if len(set(names)) < len(names):
-        raise InputError("--models: a file is named twice; name each network's once")
+        raise InputError("a file is named twice; name each once")
     return names
+
+
+def _each_read(paths: Sequence[Path], read: ReadOptions) -> dict[str, Predictions]:
+    """Return the rows of each file, or folder of logs, by its name."""
+    places = [Path(one) for one in each_of([*map(str, paths)])]
+    return {n: read_predictions(p, read) for n, p in zip(_names_of(places), places, strict=True)}
 
 
 def _check_ids(files: Mapping[str, Path], read: ReadOptions) -> None:
@@ -402,6 +411,8 @@ def _read_datasets(paths: Sequence[Path], read: ReadOptions) -> DataSets:
         InputError: a folder with neither, or two data sets of one name.
     """
     found: DataSets = {}
+    if all(Source([str(path)], read).logs for path in paths):
+        return {**_each_read(paths, read)}
     for path in [place for given in paths for place in _places(given)]:
         name = path.absolute().name if path.is_dir() else path.stem  # "." has no name of its own
         if name in found:

@@ -19,11 +19,12 @@ from calibrant.cli.options import (
     option,
 )
 from calibrant.cli.output import check_outputs, emit
-from calibrant.cli.sources import Source
+from calibrant.cli.sources import Source, each_of
 from calibrant.core.errors import InputError
 from calibrant.core.text import names_in, wrap
 from calibrant.files import ReadOptions, read_column, read_predictions
 from calibrant.files.folders import RUN_FILES, is_run
+from calibrant.files.formats.logs.reader import NothingToMeasureError
 from calibrant.files.reading import read_with_slice
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.slices import LabelledSlice
@@ -57,8 +58,8 @@ class MeasureOptions:
 
     each: bool = option(
         False,
-        "Measure each of several FILEs by itself, not all as one set. With --report the page shows "
-        "them side by side, in their order: runs, or dates.",
+        "Measure each of several FILEs by itself, not all as one set; of one folder of logs each "
+        "log. With --report the page shows them side by side, in their order: runs, or dates.",
         panel=MANY,
     )
 
@@ -126,13 +127,23 @@ def _measured_each(
     read: ReadOptions,
 ) -> Found:
     """Measure each of several files by itself."""
+    given, files = files, each_of(files)
     check_outputs([*map(Path, files)], [output.report, output.json])
-    odd = next((file for file in files if not Path(file).is_file()), None)
+    odd = next((f for f in files if not Path(f).is_file() and not Source([f], read).logs), None)
     if odd is not None:
-        raise InputError(f"{odd}: --each measures files by themselves, and this is no file")
+        raise InputError(
+            f"{odd}: --each measures files and folders of logs by themselves, and this is neither"
+        )
     if output.report is not None:
         return _side_by_side(files, options, draw, output, read)
-    found = {file: _measured(Source([file], read), options, draw, output) for file in files}
+    found: dict[str, Found] = {}
+    for file in files:
+        try:
+            found[file] = _measured(Source([file], read), options, draw, output)
+        except NothingToMeasureError as reason:
+            if file in given:
+                raise
+            found[file] = (wrap(f"{reason}"), {"left_out": str(reason)})
     text = "\n\n".join(text for text, _ in found.values())
     return text, {name: document for name, (_, document) in found.items()}
 

@@ -103,6 +103,17 @@ class Source:
             yield {"engine": engine, "skip_broken": self.engine.skip_broken, "watch": watch}
 
 
+def each_of(files: Sequence[str]) -> list[str]:
+    """Return the sets of rows that arguments stand for, each by itself.
+
+    Of several arguments each is one, a folder of logs too; a single folder stands for its logs.
+    """
+    from calibrant.files.formats.logs.reader import logs_at
+
+    logs = logs_at(files[0]) if len(files) == 1 and Path(files[0]).is_dir() else []
+    return [file.where for _, file in logs] or list(files)
+
+
 @contextmanager
 def watching(what: str, *, remaining: bool = False) -> Generator[Any]:
     """Yield what functions of the library tell of their work, to be drawn as a bar.

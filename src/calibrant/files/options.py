@@ -16,7 +16,7 @@ ScoresAre = Literal[
     "probs", "logits", "log-probs", "percent", "confidence", "prob", "logit", "score"
 ]
 RowKind = Literal["binary", "many-labels", "tokens"]
-Normalisation = Literal["none", "chars", "bytes", "unconditional"]
+Normalisation = Literal["none", "chars", "bytes", "tokens", "unconditional"]
 FormatName = Literal[
     "npz", "npy", "safetensors", "pt", "csv", "tsv", "jsonl", "parquet", "arrow", "hdf5"
 ]
@@ -174,14 +174,16 @@ class ReadOptions:
         "What a log's confidence is read from; a log that has several names them.", log=True
     )
     normalise: Normalisation | None = _option(
-        "What log-likelihoods of choices are divided by: none, chars, bytes, or unconditional for "
-        "the difference to those without the question. Default: as the log's own accuracy.",
+        "What log-likelihoods of choices are divided by: none, chars, bytes, tokens, or "
+        "unconditional for the difference to those without the question. Default: as the log's own "
+        "accuracy.",
         metavar="WORD",
         log=True,
     )
     verbalised: str | None = _option(
         "How answers state their confidence: {percent}, {fraction} or {tenths} stands for the "
-        "number, as in 'Confidence: {percent}%'. The last match counts.",
+        "number, as in 'Confidence: {percent}%', and {high=0.9|low=0.3} for words with what they "
+        "mean. The last match counts.",
         metavar="PATTERN",
         log=True,
     )

@@ -20,6 +20,7 @@ Logs of evaluations of language models are known by what they hold, whatever the
 
 from __future__ import annotations
 
+import shlex
 from typing import NamedTuple
 
 from calibrant.core.errors import PredictionsError
@@ -66,6 +67,8 @@ _OF_EXTENSION = {end: each for each in FORMATS.values() for end in each.extensio
 EXTENSIONS = tuple(_OF_EXTENSION)
 WRITTEN = tuple(end for end, each in _OF_EXTENSION.items() if each.writer)
 _PICKLES = (".pkl", ".pickle", ".joblib")
+# What is typed to unpack a file, by its extension.
+_PACKED = {".gz": "gunzip -k", ".bz2": "bunzip2 -k", ".xz": "unxz -k", ".zst": "unzstd"}
 
 
 def format_of(where: str, known: tuple[str, ...] = EXTENSIONS) -> Format:
@@ -79,6 +82,10 @@ def format_of(where: str, known: tuple[str, ...] = EXTENSIONS) -> Format:
         raise PredictionsError(
             f"{where}: pickles are refused, because they can run code; save the arrays with "
             "numpy.savez (.npz) or as .safetensors"
+        )
+    if extension in _PACKED:
+        raise PredictionsError(
+            f"{where}: is packed; unpack it first: {_PACKED[extension]} {shlex.quote(where)}"
         )
     if extension not in known:
         found = f"the extension '{extension}'" if extension else "a name without extension"

@@ -18,8 +18,9 @@ from calibrant.files.formats.logs.answers import (
     Uqlm,
 )
 from calibrant.files.formats.logs.base import LogFormat
-from calibrant.files.formats.logs.helm import Helm, LightEval
+from calibrant.files.formats.logs.helm import Helm
 from calibrant.files.formats.logs.inspect_ai import InspectAi
+from calibrant.files.formats.logs.lighteval import LightEval
 from calibrant.files.formats.logs.lm_eval import LmEval
 from calibrant.files.formats.logs.openai import OpenAi
 

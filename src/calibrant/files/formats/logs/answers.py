@@ -15,8 +15,7 @@ scores of a judge, JSON lines               ``{"prompt_id": "p1", "judge_score":
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,9 +28,12 @@ from calibrant.files.formats.logs.base import (
     Row,
     as_list,
     as_object,
+    number_of,
     zero_or_one,
 )
+from calibrant.files.formats.logs.outcomes import GOLD, outcomes_of
 from calibrant.files.formats.logs.signals import (
+    LEAST,
     LETTERS,
     add_letters,
     check_not_all_alike,
@@ -39,57 +41,81 @@ from calibrant.files.formats.logs.signals import (
     label_of,
     note_mass,
 )
+from calibrant.files.formats.logs.stated import how_stated, stated
 from calibrant.files.gate import readable
 from calibrant.files.opening import open_binary
 from calibrant.files.options import ReadOptions
 
-GOLD = ("gold", "label", "target", "answer", "correct_answer")
+# Keys of a number a choice.
+SCORES = ("scores", "logprobs", "log_probs", "choice_logprobs")
 # Longer texts are no names of groups.
 LONGEST_GROUP = 80
+# Columns that a format fills by itself.
+OWN = ("logits", "probs", "confidence", "score", "labels", "correct", "predicted", "question")
 
 
 class Letters(LogFormat):
-    """JSON lines with `scores` of named choices."""
+    """JSON lines with numbers of named choices: log-probabilities, or probabilities."""
 
     tool = "scores of letters"
 
     def recognises(self, file: LogFile) -> bool:
         """Return whether the first line has a number a choice and names the right one."""
-        scores = as_object(file.first.get("scores"))
-        numbers = all(isinstance(value, int | float) for value in scores.values())
+        scores = as_object(file.first.get(_scores(file.first)))
+        numbers = all(number_of(value) is not None for value in scores.values())
         return len(scores) > 1 and numbers and _gold(file.first) is not None
 
     def read(self, file: LogFile, options: ReadOptions) -> LogTable:
         """Return a row a line."""
         table = LogTable(self.tool)
         signal = chosen_signal(options, LETTERS, file.where)
-        for place, row in file.rows():
-            gold, scores = row.get(_gold(row) or ""), as_object(row.get("scores"))
+        key = _scores(file.first)
+        probs = options.are == "probs"
+        rows = list(file.rows())
+        first = _first_place(rows, key, file, options)
+        for place, row in rows:
+            gold, scores = row.get(_gold(row) or ""), as_object(row.get(key))
             if not scores:
-                table.leave_out("no scores", row.get("correct"))
+                table.leave_out("no scores", zero_or_one(row.get("correct")))
                 continue
             letters = sorted(scores)
-            numbers = [_number(scores[letter]) for letter in letters]
+            numbers = [number_of(scores[letter]) for letter in letters]
             if None in numbers:
                 raise file.error(place, "its scores must be finite numbers")
-            if str(gold) not in scores:
-                raise file.error(place, f"the right choice {gold!r} is none of {', '.join(scores)}")
             values = np.array(numbers, dtype=np.float64)
+            if probs:
+                if not (values >= 0).all() or not values.any():
+                    raise file.error(place, "its probabilities must be 0 or more, and one above 0")
+                values = np.log(np.maximum(values, np.exp(LEAST / 20)))
+            right = _letter_of(gold, letters, first)
+            if right is None:
+                raise file.error(place, f"the right choice {gold!r} is none of {', '.join(scores)}")
             said = letters[int(values.argmax())]
-            for key, right in (("pred", said), ("correct", said == str(gold))):
-                if row.get(key) is not None and row[key] != right:
+            for name, own in (("pred", said), ("correct", said == right)):
+                stated = row.get(name)
+                if name == "pred" and _letter_of(stated, letters, first) is not None:
+                    stated = _letter_of(stated, letters, first)
+                if stated is not None and zero_or_one(stated) != own and stated != own:
                     raise file.error(
                         place,
-                        f"'{key}' is {row[key]!r}, but by its scores {said!r} is the likeliest "
+                        f"'{name}' is {row[name]!r}, but by its scores {said!r} is the likeliest "
                         f"choice and {gold!r} the right one",
                     )
             others = _groups(row, ("pred", "correct", *GOLD))
             try:
-                add_letters(table, signal, values, letters, letters.index(str(gold)), others)
+                add_letters(table, signal, values, letters, letters.index(right), others)
             except PredictionsError as fault:
-                raise file.error(place, str(fault)) from fault
+                every = [x for _, each in rows for x in as_object(each.get(key)).values()]
+                check_not_all_alike(np.array([number_of(x) or 0.0 for x in every]), file.where)
+                hint = "" if probs else "; if these are probabilities: --are probs"
+                raise file.error(place, f"{fault}{hint}") from fault
         logs = [row["logits"] for row in table.cells if "logits" in row]
         check_not_all_alike(np.array([x for one in logs for x in one]), file.where)
+        if probs:  # as the caller calls them
+            for row in table.cells:
+                if "logits" in row:
+                    shares = np.exp(row.pop("logits"))
+                    row["probs"] = (shares / shares.sum()).tolist()
         if "correct" in file.first or "pred" in file.first:
             table.notes.append("Its own answers come out of the scores on every row.")
         note_mass(table)
@@ -97,7 +123,57 @@ class Letters(LogFormat):
 
 
 def _gold(row: Mapping[str, Any]) -> str | None:
-    return next((key for key in GOLD if key in row), None)
+    return next((key for key in ("gold", *GOLD) if key in row), None)
+
+
+def _scores(row: Mapping[str, Any]) -> str:
+    return next((key for key in SCORES if as_object(row.get(key))), "")
+
+
+def _letter_of(gold: Any, letters: Sequence[str], first: int) -> str | None:
+    """Return the name of a choice, by its name in any case or by its place."""
+    if isinstance(gold, str) and not gold.strip().isdecimal():
+        named = [one for one in letters if one.casefold() == gold.strip().strip("().").casefold()]
+        return named[0] if len(named) == 1 else None
+    if str(gold) in letters:
+        return str(gold)
+    value = number_of(gold)
+    place = -1 if value is None or value != int(value) else int(value) - first
+    return letters[place] if 0 <= place < len(letters) else None
+
+
+def _first_place(
+    rows: Sequence[tuple[str, Row]], key: str, file: LogFile, options: ReadOptions
+) -> int:
+    """Return the number of the first choice where right ones are given by number.
+
+    Raises:
+        PredictionsError: nothing tells whether they count from 0 or from 1.
+    """
+    row = next((row for _, row in rows if as_object(row.get(key))), Row())
+    gold = row.get(_gold(row) or "")
+    if options.labels_from is not None or number_of(gold) is None or str(gold) in row[key]:
+        return options.labels_from or 0
+    fits: list[int] = []
+    for first in (0, 1):
+        for _, row in rows:
+            scores = as_object(row.get(key))
+            if not scores:
+                continue
+            letters, own = sorted(scores), zero_or_one(row.get("correct"))
+            values = [number_of(scores[letter]) or 0.0 for letter in letters]
+            right = _letter_of(row.get(_gold(row) or ""), letters, first)
+            said = letters[int(np.argmax(values))]
+            if right is None or (own is not None and (said == right) != bool(own)):
+                break
+        else:
+            fits.append(first)
+    if len(fits) == 2:
+        raise PredictionsError(
+            f"{file.where}: whether the right choices count from 0 or from 1 isn't clear; say it "
+            "by --labels-from 0 or 1 (labels_from=)"
+        )
+    return fits[0] if fits else 0
 
 
 def _groups(row: Mapping[str, Any], others: tuple[str, ...]) -> Row:
@@ -105,7 +181,7 @@ def _groups(row: Mapping[str, Any], others: tuple[str, ...]) -> Row:
     return {
         key: value
         for key, value in row.items()
-        if key not in others
+        if key not in (*others, *OWN)
         and (
             isinstance(value, int | float)
             or (isinstance(value, str) and len(value) < LONGEST_GROUP)
@@ -139,7 +215,7 @@ class TokenColumns(LogFormat):
         tokens = [name for name in file.header if name not in texts]
         absent = 0
         for place, row in rows:
-            top = {name: p for name in tokens if (p := _number(row[name])) is not None and p > 0}
+            top = {name: p for name in tokens if (p := number_of(row[name])) is not None and p > 0}
             sums = dict.fromkeys(labels, 0.0)
             for token, p in top.items():
                 label = label_of(token, labels)
@@ -191,15 +267,8 @@ def _place(answer: str) -> int:
     return ord(text.upper()) - ord("A") if re.fullmatch("[A-Za-z]", text) else -1
 
 
-def _number(cell: Any) -> float | None:
-    with suppress(ValueError, TypeError):
-        value = float(cell)
-        return value if np.isfinite(value) else None
-    return None
-
-
 class ComparedColumns(LogFormat):
-    """CSV whose right and extracted answers are compared, with confidences beside them."""
+    """Rows whose right and extracted answers are compared, with confidences beside them."""
 
     tool = "answers compared"
     right = ("correct_answer", "gold_answer", "ground_truth", "reference_answer")
@@ -207,36 +276,46 @@ class ComparedColumns(LogFormat):
 
     def recognises(self, file: LogFile) -> bool:
         """Return whether both answers and a confidence are there."""
-        header = {*file.header}
-        both = header.intersection(self.right) and header.intersection(self.said)
-        return bool(both) and any("confidence" in name for name in header)
+        names = {*file.names}
+        both = names.intersection(self.right) and names.intersection(self.said)
+        return bool(both) and any("confidence" in name for name in names)
 
     def read(self, file: LogFile, options: ReadOptions) -> LogTable:
         """Return a row an answer; a column of confidences is a signal."""
         table = LogTable(self.tool)
-        known = [name for name in file.header if "confidence" in name]
+        known = [name for name in file.names if "confidence" in name]
         known.sort(key=_is_score)
         signal = chosen_signal(options, known, file.where)
         score = _is_score(signal)
         table.signal = f"'{signal}'" + (" (a score, no probability)" if score else "")
-        right = next(name for name in self.right if name in file.header)
-        said = next(name for name in self.said if name in file.header)
-        for _, row in file.table():
-            correct = float(row[right].strip() == row[said].strip() != "")
-            value = _number(row[signal])
-            if value is None:
-                table.leave_out(f"'{signal}' is blank", correct)
-            elif not score and not 0 <= value <= 1:
-                table.leave_out(f"'{signal}' lies outside [0, 1]", correct)
-            else:
+        right = next(name for name in self.right if name in file.names)
+        said = next(name for name in self.said if name in file.names)
+        texts: list[str] = []
+        for _, row in file.records():
+            gold, cell = (str(row.get(name, "")).strip() for name in (right, signal))
+            correct = float(gold == str(row.get(said, "")).strip() != "")
+            value = number_of(cell)
+            if options.verbalised is not None:
+                value = stated(cell, options.verbalised, whole=True)
+            if value is not None and (score or 0 <= value <= 1):
                 groups = _groups(row, (right, said, *known, ""))
                 table.add(**{"score" if score else "confidence": value}, correct=correct, **groups)
+            elif cell in ("", "None"):
+                table.leave_out(f"'{signal}' is blank", correct)
+            elif value is not None:
+                table.leave_out(f"'{signal}' lies outside [0, 1]", correct)
+            else:
+                texts.append(f"confidence: {cell}")
+                form = "of the declared form" if options.verbalised else "a number"
+                table.leave_out(f"'{signal}' is not {form}", correct)
         outside = table.left_out.get(f"'{signal}' lies outside [0, 1]")
         if outside is not None and outside.rows > len(table.cells):
             raise PredictionsError(
                 f"{file.where}: most of '{signal}' lies outside [0, 1]; percent isn't guessed: "
-                f"read it by --format csv --scores {signal} --are percent"
+                f"read it by --verbalised '{{percent}}'"
             )
+        if len(texts) > len(table.cells):
+            table.notes += [one.replace("confidence: ", "") for one in how_stated(texts)]
         others = [name for name in known if name != signal]
         if others:
             table.notes.append(f"--signal may also be {', '.join(others)}.")
@@ -264,23 +343,32 @@ class Grades(LogFormat):
     def read(self, file: LogFile, options: ReadOptions) -> LogTable:
         """Return a row a line whose answer could be read."""
         table = LogTable(self.tool)
-        table.signal = "the confidence beside each grade"
+        score = options.are == "score"
+        table.signal = "the number beside each grade (a score, no probability)"
+        if not score:
+            table.signal = "the confidence beside each grade"
         with open_binary(file.where) as raw, readable("the text", file.where):
             for number, line in enumerate(raw.read().decode("utf-8").splitlines()[1:], start=2):
                 word, _, cell = line.strip().partition(" ")
                 if not word:
                     continue
-                value, grade = _number(cell), self.words.get(word.lower())
+                value, grade = number_of(cell), self.words.get(word.lower())
                 if word.lower().startswith("unpars"):
                     table.leave_out("no answer could be read", 0.0)
-                elif grade is None or value is None or not 0 <= value <= 1:
+                elif grade is None or value is None:
                     raise file.error(
                         f"line {number}",
                         f"expected Correct, Wrong or Unparseable and a confidence from 0 to 1, "
                         f"found {line.strip()[:40]!r}",
                     )
+                elif not score and not 0 <= value <= 1:
+                    raise file.error(
+                        f"line {number}",
+                        f"{value:g} is no confidence from 0 to 1; to read these numbers as scores: "
+                        "--are score (are='score')",
+                    )
                 else:
-                    table.add(confidence=value, correct=grade)
+                    table.add(**{"score" if score else "confidence": value}, correct=grade)
         return table
 
 
@@ -288,20 +376,20 @@ class Uqlm(LogFormat):
     """Results of uqlm with a column that says which responses are correct."""
 
     tool = "uqlm"
+    # Of one kind of result each, by which a table is known; any column of numbers is a scorer.
     scorers: ClassVar[tuple[str, ...]] = (
-        "semantic_negentropy",
-        "noncontradiction",
-        "entailment",
-        "exact_match",
-        "bert_score",
-        "cosine_sim",
-        "min_probability",
-        "normalized_probability",
-        "sequence_probability",
-        "p_true",
-        "semantic_density",
-        "monte_carlo_probability",
-        "ensemble_scores",
+        *(
+            "semantic_negentropy",
+            "semantic_sets_confidence",
+            "semantic_density",
+            "noncontradiction",
+        ),
+        *("entailment", "exact_match", "bert_score", "cosine_sim", "p_true", "judge_1"),
+        *("min_probability", "normalized_probability", "sequence_probability"),
+        *("probability_margin", "min_token_negentropy", "mean_token_negentropy"),
+        *("monte_carlo_probability", "consistency_and_confidence", "functional_negentropy"),
+        *("functional_equivalence_rate", "verbalized_confidence"),
+        *("ensemble_score", "ensemble_scores"),
     )
 
     def recognises(self, file: LogFile) -> bool:
@@ -316,18 +404,24 @@ class Uqlm(LogFormat):
     def read(self, file: LogFile, options: ReadOptions) -> LogTable:
         """Return a row a response, with the scorer that was asked for, or the first."""
         table = LogTable(self.tool)
-        if file.header:
-            rows: list[Mapping[str, Any]] = [row for _, row in file.table()]
-        elif any(isinstance(value, list) for value in self._data(file).values()):
-            data = {k: as_list(v) for k, v in self._data(file).items()}
-            rows = [dict(zip(data, cells, strict=True)) for cells in zip(*data.values())]  # noqa: B905
+        data = self._data(file)
+        if not file.header and any(isinstance(value, list) for value in data.values()):
+            columns = {k: as_list(v) for k, v in data.items() if isinstance(v, list)}
+            lengths = {name: len(column) for name, column in columns.items()}
+            if len({*lengths.values()}) > 1:
+                raise PredictionsError(f"{file.where}: its lists differ in length: {lengths}")
+            rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values())]  # noqa: B905
         else:
-            rows = [row for _, row in file.rows()]
+            rows = [row for _, row in file.records()]
         names = list(rows[0]) if rows else []
-        known = [name for name in names if name in self.scorers or name.startswith("judge_")]
+        right = next((k for k in (options.correct, *CORRECT) if k in names), None)
+        known = [name for name in names if name in self.scorers]
+        others = {*known, right, "", "prompt", "prompts", "response", "responses"}
+        known += [k for k in names if k not in others and number_of(rows[0][k]) is not None]
         signal = chosen_signal(options, known, file.where)
         table.signal = f"'{signal}' (a score, no probability)"
-        right = next((k for k in (options.correct, *CORRECT) if k in names), None)
+        if len(known) > 1:
+            table.notes.append(f"--signal is one of {', '.join(known)}.")
         if right is None and options.labelled:
             raise PredictionsError(
                 f"{file.where}: no column says which responses are correct; expected one of "
@@ -335,7 +429,7 @@ class Uqlm(LogFormat):
             )
         prompt = "prompt" if "prompt" in names else "prompts"
         for row in rows:
-            value, correct = _number(row[signal]), _truth(row.get(right or ""))
+            value, correct = number_of(row[signal]), zero_or_one(row.get(right or ""))
             if value is None:
                 table.leave_out(f"'{signal}' is blank", correct)
             else:
@@ -346,35 +440,58 @@ class Uqlm(LogFormat):
 CORRECT = ("correct", "is_correct", "response_correct", "correct_indicator", "correct_indicators")
 
 
-def _truth(value: Any) -> float | None:
-    if isinstance(value, str):
-        value = {"true": 1, "false": 0}.get(value.strip().lower(), _number(value))
-    return zero_or_one(value)
-
-
 class Judges(LogFormat):
-    """JSON lines of a judge's scores, as CJE has them, with an oracle's labels on a slice."""
+    """Rows of a judge's scores, as CJE has them, with an oracle's labels on a slice."""
 
     tool = "scores of a judge"
 
     def recognises(self, file: LogFile) -> bool:
-        """Return whether the first line has a judge's score."""
-        return "judge_score" in file.first
+        """Return whether the rows have a judge's score."""
+        return "judge_score" in file.names
 
     def read(self, file: LogFile, options: ReadOptions) -> LogTable:
-        """Return a row a response; rows without a label stay for what is said of all rows."""
+        """Return a row a response; rows without a label stay for what is said of all rows.
+
+        Where rows were drawn into the slice with unequal probabilities, a column ``inclusion``
+        holds these, or the column that ``weight`` names their inverses.
+        """
         table = LogTable(self.tool)
         table.signal = "'judge_score' (a score, no probability)"
-        for place, row in file.rows():
-            score = _number(row.get("judge_score"))
-            label = row.get("oracle_label", row.get("label"))
+        keys = tuple(k for k in (options.correct, "oracle_label", "label") if k)
+        known, used_up = outcomes_of(options), set[str]()
+        for place, row in file.records():
+            score = number_of(row.get("judge_score"))
+            label = next((row[k] for k in keys if k in row), None)
+            label = None if label in ("", "None", "nan") else label
             prompt = row.get("prompt_id", as_object(row.get("metadata")).get("prompt_id"))
+            if label is None and str(prompt) in known:
+                one = known[str(prompt)]
+                label = one.gold if one.correct is None else one.correct
+                used_up.add(str(prompt))
             if score is None:
                 table.leave_out("no judge_score", zero_or_one(label))
                 continue
-            value = _number(label)
+            value = number_of(label)
             if label is not None and (value is None or not 0 <= value <= 1):
                 raise file.error(place, f"its label must lie in [0, 1], not {str(label)[:40]!r}")
-            question = {"question": str(prompt)} if prompt is not None else {}
-            table.add(score=score, correct=value, **question)
+            more: Row = {} if prompt is None else {"question": str(prompt)}
+            if "inclusion" in row or options.weight is not None:
+                drawn = _inclusion(row, options.weight, file, place)
+                more |= {"inclusion": drawn, options.weight or "weight": 1 / drawn}
+            used = (*keys, "judge_score", "prompt_id", *more)
+            table.add(score=score, correct=value, **_groups(row, used), **more)
+        if known and not used_up:
+            raise PredictionsError(
+                f"{file.where}: no prompt_id is that of an outcome, such as '{next(iter(known))}'"
+            )
         return table
+
+
+def _inclusion(row: Row, weight: str | None, file: LogFile, place: str) -> float:
+    """Return the probability with which a row was drawn, up to a factor for all rows."""
+    name = "inclusion" if weight is None else weight
+    value = number_of(row.get(name))
+    if value is None or value <= 0 or (weight is None and value > 1):
+        limits = "a probability in (0, 1]" if weight is None else "a number above 0"
+        raise file.error(place, f"'{name}' must hold {limits}, not {str(row.get(name))[:40]!r}")
+    return value if weight is None else 1 / value

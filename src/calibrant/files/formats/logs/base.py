@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -43,9 +44,21 @@ def as_list(value: Any) -> list[Any]:
     return cast(list[Any], value) if isinstance(value, list) else []
 
 
+def number_of(value: Any) -> float | None:
+    """Return a finite number, as it is or as text, and 1 or 0 for true and false; else None."""
+    if isinstance(value, str):
+        value = {"true": 1, "false": 0}.get(value.strip().lower(), value)
+    try:
+        number = float(value)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
 def zero_or_one(value: Any) -> float | None:
-    """Return a number or truth value that is 0 or 1; None for anything else."""
-    return float(value) if isinstance(value, int | float) and value in (0, 1) else None
+    """Return a number or truth value, or its text, that is 0 or 1; None for anything else."""
+    number = number_of(value)
+    return number if number in (0, 1) else None
 
 
 class LogFile:
@@ -132,13 +145,15 @@ class LogFile:
                     place = f"line {number}"
                     try:
                         item: Any = json.loads(line)
-                    except (ValueError, RecursionError):
-                        item = None
+                    except (ValueError, RecursionError) as error:
+                        start = line[:40].decode("utf-8", errors="replace")
+                        fault = f"expected a whole JSON object, found {start!r}"
+                        raise self.error(place, fault) from error
                     yield place, self._row(item, place)
 
     def _row(self, item: Any, place: str) -> Row:
         if not isinstance(item, dict):
-            raise self.error(place, "is no JSON object")
+            raise self.error(place, f"expected a JSON object, found {str(item)[:40]!r}")
         return cast(Row, item)
 
     def table(self) -> Iterator[tuple[str, dict[str, str]]]:
@@ -156,6 +171,15 @@ class LogFile:
                         f"has {len(cells)} cells, but the header has {len(header)}",
                     )
                 yield f"line {reader.line_num}", dict(zip(header, cells, strict=True))
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The columns of a table of text, or the keys of the first JSON object."""
+        return self.header or list(self.first)
+
+    def records(self) -> Iterator[tuple[str, Row]]:
+        """Yield each row of a table of text, or each JSON object, with its place."""
+        yield from self.table() if self.header else self.rows()
 
     def error(self, place: str, fault: str) -> PredictionsError:
         """Return the error about a line."""

@@ -1,8 +1,8 @@
-"""Runs of HELM, folders with `per_instance_stats.json`, and details of lighteval."""
+"""Runs of HELM, folders with `per_instance_stats.json`."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from calibrant.files.formats.logs.base import (
     zero_or_one,
 )
 from calibrant.files.formats.logs.signals import check_not_all_alike
-from calibrant.files.gate import load_json, optional, readable
+from calibrant.files.gate import load_json
 from calibrant.files.opening import beside, is_file, open_binary, within
 from calibrant.files.options import ReadOptions
 
@@ -169,85 +169,3 @@ def _of_references(
         )
         result[name] = scores, golds[name]
     return result
-
-
-class LightEval(LogFormat):
-    """Details in parquet, a row a question."""
-
-    tool = "lighteval"
-
-    def recognises(self, file: LogFile) -> bool:
-        """Return whether a parquet file has a column `model_response`."""
-        if not file.first_line.startswith(b"PAR1"):
-            return False
-        parquet = optional("pyarrow.parquet", "pyarrow", "arrow")
-        with open_binary(file.where) as raw, readable("the parquet file", file.where):
-            return {"doc", "model_response"} <= {*parquet.read_schema(raw).names}
-
-    def read(self, file: LogFile, options: ReadOptions) -> LogTable:
-        """Return a row a question with log-likelihoods of its choices."""
-        parquet = optional("pyarrow.parquet", "pyarrow", "arrow")
-        with open_binary(file.where) as raw, readable("the parquet file", file.where):
-            rows = cast(list[Row], parquet.read_table(raw).to_pylist())
-        table = LogTable(self.tool)
-        table.positions = True
-        how = options.normalise
-        table.signal = f"log-likelihoods of the choices ({how or 'as the metric compares them'})"
-        used: dict[str, int] = {}
-        for number, row in enumerate(rows):
-            doc, response = as_object(row.get("doc")), as_object(row.get("model_response"))
-            metric = as_object(row.get("metric"))
-            logs = np.array(as_list(response.get("logprobs")), dtype=np.float64)
-            choices = [str(one) for one in as_list(doc.get("choices"))]
-            golds = as_list(doc.get("gold_index")) or [doc.get("gold_index")]
-            if len(logs) != len(choices) or len(logs) < 2:
-                table.leave_out("generated text without log-probabilities of choices")
-                continue
-            scored = {
-                "none": logs,
-                "chars": logs / np.maximum([len(one) for one in choices], 1),
-                "bytes": logs / np.maximum([len(one.encode()) for one in choices], 1),
-            }
-            aside = np.array(as_list(response.get("unconditioned_logprobs")), dtype=np.float64)
-            if len(aside) == len(logs):
-                scored["unconditional"] = logs - aside
-            accuracies = {k: zero_or_one(v) for k, v in metric.items() if "acc" in k or "em" in k}
-            own = next(((k, v) for k, v in accuracies.items() if v is not None), None)
-            fitting = [
-                one
-                for one, values in scored.items()
-                if own is None or (int(values.argmax()) in golds) == own[1]
-            ]
-            if not fitting:
-                raise file.error(
-                    f"row {number}", f"'{own and own[0]}' comes out under no normalisation"
-                )
-            used.update({one: used.get(one, 0) + 1 for one in fitting})
-            table.add(
-                logits=logs.tolist(),
-                labels=int(golds[0]) if golds[0] is not None else 0,
-                task=str(doc.get("task_name", "")),
-                id=str(doc.get("id", number)),
-                question=f"{doc.get('task_name')}/{doc.get('id', number)}",
-                scored=scored,
-                golds=golds,
-            )
-        fits = [one for one, count in used.items() if count == len(table.cells)]
-        if how is None and table.cells:
-            if not fits:
-                raise PredictionsError(
-                    f"{file.where}: its accuracy doesn't come out of its log-likelihoods by one "
-                    "normalisation for all rows; say which to take by --normalise"
-                )
-            how = cast(Any, fits[0])
-        for row in table.cells:
-            scored, golds = row.pop("scored"), row.pop("golds")
-            if how not in scored:
-                raise PredictionsError(f"{file.where}: has nothing for --normalise {how}")
-            row["logits"] = scored[how].tolist()
-            top = int(scored[how].argmax())
-            row["labels"] = top if top in golds else int(golds[0])
-        table.signal = f"log-likelihoods of the choices, --normalise {how}"
-        if fits:
-            table.notes.append("Its own accuracy comes out on every row.")
-        return table

@@ -25,23 +25,35 @@ from calibrant.files.formats.logs.base import (
     zero_or_one,
 )
 from calibrant.files.formats.logs.signals import Answer, add_answers, check_not_all_alike
+from calibrant.files.formats.logs.stated import how_stated
 from calibrant.files.opening import beside, is_file, open_binary
 from calibrant.files.options import Normalisation, ReadOptions
 
-# The tool's metrics of being right, and what each divides log-likelihoods by.
+# Metrics of being right, lighteval's among them, and what each divides log-likelihoods by.
 METRICS: dict[str, Normalisation] = {
     "acc": "none",
     "acc_norm": "chars",
     "acc_bytes": "bytes",
     "acc_mutual_info": "unconditional",
+    "acc_norm_pmi": "unconditional",
+    "acc_norm_token": "tokens",
+    "truthfulqa_mc1": "none",
 }
 # Those of generated texts.
-ACCURACIES = ("exact_match", "acc", "prompt_level_strict_acc")
+ACCURACIES = ("exact_match", "acc", "prompt_level_strict_acc", "extractive_match", "em")
 TEXT_OF: dict[Normalisation, str] = {
     "none": "log-likelihoods of the choices as they are",
     "chars": "log-likelihoods of the choices per character",
     "bytes": "log-likelihoods of the choices per byte",
     "unconditional": "log-likelihoods of the choices less those without the question",
+    "tokens": "log-likelihoods of the choices per token",
+}
+# What a row must have for a normalisation.
+NEEDS: dict[Normalisation, str] = {
+    "chars": "texts",
+    "bytes": "texts",
+    "unconditional": "log-likelihoods without the question",
+    "tokens": "numbers of tokens",
 }
 # Where a data set's own row may name the right choice, counted from 0 or from 1, or by letter.
 FIELDS = ("answer", "label", "gold", "answer_index", "gold_index", "correct_answer")
@@ -73,6 +85,9 @@ class Question:
             return self.logs
         if how == "unconditional":
             return None if self.without is None else self.logs - self.without
+        if how == "tokens":
+            counts = as_list(self.row.get("tokens"))
+            return self.logs / np.maximum(counts, 1) if len(counts) == len(self.logs) else None
         if len(self.texts) < len(self.logs):
             return None
         texts = [text[delimiter:] if text[:1].isspace() else text for text in self.texts]
@@ -102,13 +117,14 @@ def question_of(place: str, row: Row) -> Question | str:
     contexts, texts = _arguments(row.get("arguments"))
     without = None
     empty = [not context for context in contexts]
-    if "acc_mutual_info" in row and len(logs) % 2 == 0:
+    aside = any(how == "unconditional" and name in row for name, how in METRICS.items())
+    if aside and len(logs) % 2 == 0:
         half = np.arange(len(logs)) >= len(logs) // 2
         if len(empty) == len(logs) and sum(empty) == len(logs) // 2:
             half = np.array(empty)
         without, logs = logs[half], logs[~half]
-        texts = [text for text, aside in zip(texts, half, strict=False) if not aside]
-        contexts = [text for text, aside in zip(contexts, half, strict=False) if not aside]
+        texts = [text for text, out in zip(texts, half, strict=False) if not out]
+        contexts = [text for text, out in zip(contexts, half, strict=False) if not out]
     if len(logs) < 2:
         return "one log-likelihood, so that there is nothing to choose from"
     if np.isnan(logs).any() or np.isposinf(logs).any() or np.isfinite(logs).sum() < 2:
@@ -147,11 +163,12 @@ def _by_index(question: Question) -> int | list[int] | None:
         with suppress(ValueError, SyntaxError):
             target = ast.literal_eval(target.strip())
     several = as_list(target) or [target]
+    several = [int(x) if isinstance(x, float) and x.is_integer() else x for x in several]
     places = [one for one in several if isinstance(one, int) and not isinstance(one, bool)]
     inside = [one for one in places if 0 <= one < len(question.logs)]
     if not inside or len(places) < len(several):
         return None
-    return inside if isinstance(target, list) else inside[0]
+    return inside if isinstance(target, list) else inside[0]  # several may be right
 
 
 def _by_text(question: Question) -> int | None:
@@ -183,6 +200,8 @@ def _by_metric(question: Question) -> int | None:
 
 
 Golds = list[int | list[int]]
+# Rows of a task, each with what messages call its place.
+Places = list[tuple[str, Row]]
 
 
 def right_choices(
@@ -249,33 +268,43 @@ class LmEval(LogFormat):
             return True
         return {"results", "configs", "n-shot"} <= first.keys()
 
-    def read(self, file: LogFile, options: ReadOptions) -> LogTable:
-        """Return a row a question that has log-likelihoods of choices."""
+    def tasks(self, file: LogFile) -> tuple[Iterator[tuple[str, Places]], str]:
+        """Return the tasks of a file with their rows and where each stands, and the version."""
         inline = "results" in file.first
         results = file.first if inline else _results_beside(file)
-        table = LogTable(self.tool, str(results.get("lm_eval_version") or ""))
-        if options.verbalised is not None:
-            texts = [
-                one for task, rows in _tasks(file, inline=inline) for one in _texts(task, rows)
-            ]
-            add_answers(table, texts, options, file)
-            return table
+        found = _inline(file) if inline else _of_lines(file)
+        return found, str(results.get("lm_eval_version") or "")
+
+    def read(self, file: LogFile, options: ReadOptions) -> LogTable:
+        """Return a row a question that has log-likelihoods of choices."""
+        tasks, version = self.tasks(file)
+        table = LogTable(self.tool, version)
         used: dict[str, int] = {}
-        for task, rows in _tasks(file, inline=inline):
+        texts: list[Answer] = []
+        for task, every in tasks:
+            rows, name = _of_filter(every, file, options, table)
+            if options.verbalised is not None:
+                texts += _texts(task, rows, name)
+                continue
             questions: list[Question] = []
             for place, row in rows:
                 found = question_of(place, row)
                 if isinstance(found, str):
-                    table.leave_out(found, _own_accuracy(row))
-                elif all(found.metric(m) is None for m in METRICS if m in row) and any(
-                    m in row for m in METRICS
-                ):
-                    table.leave_out("its accuracy is a share, not right or wrong")
+                    table.leave_out(found, _own_accuracy(row, name))
+                    texts += _texts(task, [(place, row)], name)
                 else:
                     questions.append(found)
-            if questions:
+            if any(row.metric(m) is None for row in questions for m in METRICS if m in row.row):
+                for _ in questions:
+                    table.leave_out("its accuracy is a share, not right or wrong")
+            elif questions:
                 self._add(table, questions, file, task, options, used)
-        if inline and not table.cells and not table.left_out:
+        if options.verbalised is not None:
+            add_answers(table, texts, options, file)
+            return table
+        if not table.cells:
+            table.notes += how_stated(one.text for one in texts)
+        if "results" in file.first and not table.cells and not table.left_out:
             table.notes.append("Results alone hold no rows; --log_samples writes them.")
         table.signal = listed([text for text in TEXT_OF.values() if text in used])
         table.positions = True
@@ -310,10 +339,8 @@ class LmEval(LogFormat):
         for question, gold in zip(questions, golds, strict=True):
             scores = question.scored(how, delimiter)
             if scores is None:
-                need = "log-likelihoods without the question" if how == "unconditional" else "texts"
-                raise file.error(
-                    question.place, f"has no {need} of its choices, which --normalise {how} needs"
-                )
+                need = f"has no {NEEDS[how]} of its choices, which --normalise {how} needs"
+                raise file.error(question.place, need)
             if not isinstance(gold, int):
                 top = int(scores.argmax())
                 gold = top if top in gold else gold[0]
@@ -335,7 +362,7 @@ class LmEval(LogFormat):
             )
 
 
-def _texts(task: str, rows: Sequence[tuple[str, Row]]) -> Iterator[Answer]:
+def _texts(task: str, rows: Places, name: str | None) -> Iterator[Answer]:
     """Yield the generated texts of a task, the first of each question."""
     for place, row in rows:
         first = as_list(row.get("resps"))[:1]
@@ -344,7 +371,8 @@ def _texts(task: str, rows: Sequence[tuple[str, Row]]) -> Iterator[Answer]:
         if first and isinstance(first[0], str):
             doc = row.get("doc_hash") or row.get("doc_id")
             more = {"task": task, "id": row.get("doc_id"), **_subject(row)}
-            yield Answer(place, f"{task}/{doc}", first[0], correct=_own_accuracy(row), more=more)
+            right = _own_accuracy(row, name)
+            yield Answer(place, f"{task}/{doc}", first[0], correct=right, more=more)
 
 
 def _subject(row: Row) -> dict[str, str]:
@@ -353,23 +381,55 @@ def _subject(row: Row) -> dict[str, str]:
     return {"subject": found} if isinstance(found, str) else {}
 
 
-def _own_accuracy(row: Row) -> float | None:
-    return next((zero_or_one(row[key]) for key in ACCURACIES if key in row), None)
+def _own_accuracy(row: Row, name: str | None) -> float | None:
+    names = ACCURACIES if name is None else (name,)
+    return next((zero_or_one(row[key]) for key in names if key in row), None)
 
 
-def _tasks(file: LogFile, *, inline: bool) -> Iterator[tuple[str, list[tuple[str, Row]]]]:
-    """Yield the tasks of a file with their rows, and where each stands."""
-    if inline:
-        for task, rows in as_object(file.first.get("samples")).items():
-            samples = [as_object(row) for row in as_list(rows)]
-            yield task, [(f"sample {i} of {task}", row) for i, row in enumerate(samples)]
-        return
-    rows = list(file.rows())
+def _of_filter(
+    rows: Places, file: LogFile, options: ReadOptions, table: LogTable
+) -> tuple[Places, str | None]:
+    """Return the rows of one filter of answers, and the metric that says which are right.
+
+    ``correct`` may name both, as results do: ``exact_match,strict-match``.
+
+    Raises:
+        PredictionsError: there is no such metric or filter.
+    """
     filters = list(dict.fromkeys(str(row.get("filter", "none")) for _, row in rows))
-    one = "none" if "none" in filters else filters[0]
+    name, _, chosen = (options.correct or "").partition(",")
+    first = rows[0][1] if rows else {}
+    metrics = [m for m in (as_list(first.get("metrics")) or first) if m in first]
+    if (name and rows and name not in first) or (chosen and chosen not in filters):
+        known = [f"{m},{f}" for m in metrics for f in filters if zero_or_one(first[m]) is not None]
+        raise file.error(
+            rows[0][0],
+            f"has no metric and filter '{options.correct}'; --correct (correct=) is one of "
+            f"{', '.join(known)}",
+        )
+    one = chosen or ("none" if "none" in filters else filters[0] if filters else "")
+    if len(filters) > 1:
+        own = name or next((key for key in ACCURACIES if key in first), "exact_match")
+        others = [f"--correct {own},{other}" for other in filters if other != one]
+        table.notes.append(
+            f"Of {len(filters)} filters '{one}' says what is right; {' or '.join(others)} takes "
+            "another."
+        )
+    found = [item for item in rows if str(item[1].get("filter", "none")) == one]
+    return found, name or None
+
+
+def _inline(file: LogFile) -> Iterator[tuple[str, Places]]:
+    """Yield the tasks of results that hold their samples."""
+    for task, rows in as_object(file.first.get("samples")).items():
+        samples = [as_object(row) for row in as_list(rows)]
+        yield task, [(f"sample {i} of {task}", row) for i, row in enumerate(samples)]
+
+
+def _of_lines(file: LogFile) -> Iterator[tuple[str, Places]]:
+    """Yield the task of a file of samples, which has its name."""
     match = re.fullmatch(r"(?:.*?samples_)?(.+)_[^_]*", file.name.rpartition(".")[0])
-    task = match[1] if match and "samples_" in file.name else ""
-    yield task, [item for item in rows if str(item[1].get("filter", "none")) == one]
+    yield match[1] if match and "samples_" in file.name else "", list(file.rows())
 
 
 def _results_beside(file: LogFile) -> Row:

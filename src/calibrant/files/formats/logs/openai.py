@@ -6,7 +6,6 @@ The labels aren't in them; `outcomes` names files that have them, by `custom_id`
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from calibrant.core.errors import PredictionsError
 from calibrant.files.formats.logs.base import (
@@ -18,11 +17,10 @@ from calibrant.files.formats.logs.base import (
     as_object,
     zero_or_one,
 )
+from calibrant.files.formats.logs.outcomes import Outcome, outcomes_of
 from calibrant.files.formats.logs.signals import Answer, add_answers, label_of
 from calibrant.files.options import ReadOptions
 
-IDS = ("custom_id", "id", "question_id", "doc_id")
-GOLD = ("label", "labels", "gold", "answer", "target", "correct_answer", "outcome", "true_label")
 # More labels than these are no multiple choice.
 MOST_LABELS = 26
 
@@ -42,8 +40,8 @@ class OpenAi(LogFormat):
     def read(self, file: LogFile, options: ReadOptions) -> LogTable:
         """Return a row an answer."""
         table = LogTable(self.tool)
-        known = _outcomes(options)
-        golds = {str(gold) for gold, _ in known.values() if gold is not None}
+        known = outcomes_of(options)
+        golds = {one.gold for one in known.values() if one.gold is not None}
         labels = list(options.classes) or (sorted(golds) if 1 < len(golds) <= MOST_LABELS else [])
         answers: list[Answer] = []
         missing: list[str] = []
@@ -58,7 +56,7 @@ class OpenAi(LogFormat):
             if name not in known and options.labelled:
                 missing.append(f"{place} ({name})")
                 continue
-            gold, correct = known.get(name, (None, None))
+            gold, correct = known.get(name, Outcome())
             for text, tokens in _choices(body):
                 said = label_of(text.strip()[-1:] if labels else text, labels) or text.strip()
                 if correct is None and gold is not None and not labels:
@@ -111,33 +109,3 @@ def _legacy(logprobs: Row) -> Iterator[Row]:
             top = as_object(tops[i]) if i < len(tops) else {}
             likeliest = [{"token": one, "logprob": p} for one, p in top.items()]
             yield {"token": token, "logprob": value, "top_logprobs": likeliest}
-
-
-def _outcomes(options: ReadOptions) -> dict[str, tuple[str | None, float | None]]:
-    """Return the right answer, and whether the given one is right, by id."""
-    found: dict[str, tuple[str | None, float | None]] = {}
-    for where in map(str, options.outcomes):
-        file = LogFile(where)
-        rows: Any = file.table() if file.header else file.rows()
-        for place, row in rows:
-            key = next((k for k in (options.id, *IDS) if k in row), None)
-            gold = next((k for k in (options.labels, *GOLD) if k in row), None)
-            right = next((k for k in (options.correct, "correct") if k in row), None)
-            if key is None or (gold is None and right is None):
-                raise file.error(
-                    place,
-                    f"expected an id ({', '.join(IDS)}) with a label ({', '.join(GOLD)}) or "
-                    f"'correct'; found {', '.join(map(str, row))}",
-                )
-            name = str(row[key])
-            if name in found:
-                raise file.error(place, f"'{name}' has an outcome already")
-            value = None if right is None else zero_or_one(_number(row[right]))
-            found[name] = (None if gold is None else str(row[gold]), value)
-    return found
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, str):
-        return {"1": 1, "0": 0, "true": 1, "false": 0}.get(value.strip().lower())
-    return value

@@ -100,6 +100,10 @@ def _claims(where: str, changed: str, formats: Sequence[str]) -> tuple[str, ...]
         return tuple(name for name in formats if LOG_FORMATS[name].recognises(file))
 
 
+class NothingToMeasureError(PredictionsError):
+    """A log whose rows all lack a confidence, such as one of generated texts, or an outcome."""
+
+
 class LogReader(RowReader):
     """One or several logs as one set of rows.
 
@@ -124,7 +128,7 @@ class LogReader(RowReader):
         tables = [each.read(file, self.options) for each, file in self._logs]
         origin = Origin.together([table.origin() for table in tables])
         if not origin.rows:
-            raise PredictionsError(f"{self.where}: no row has a confidence. {origin}")
+            raise NothingToMeasureError(f"{self.where}: no row has a confidence. {origin}")
         used = [t for t in tables if t.cells]
         kinds = {key: t for t in used for key in SCORES if key in t.cells[0]}
         if len(kinds) > 1:
@@ -134,10 +138,20 @@ class LogReader(RowReader):
                 "by one, or say which signal to read by --signal (signal=)"
             )
         cells: list[dict[str, Any]] = []
+        names = [file.name for _, file in self._logs]
         for (_, file), table in zip(self._logs, tables, strict=True):
-            cells += [row | {"file": file.name} for row in table.cells]
+            name = file.name if names.count(file.name) == 1 else file.where
+            cells += [row | {"file": name} for row in table.cells]
         self.origin = origin
         self.columns = columns_of(cells)
+        # What the log calls them is known to its format alone.
+        for role in ("correct", "labels", "id"):
+            name = getattr(self.options, role)
+            if name is not None and name not in self.columns and role in self.columns:
+                self.columns[str(name)] = self.columns[role]
+        if "labels" in self.columns and self.options.labels_from:
+            # Formats have found the places; who counts from another number takes it off again.
+            self.columns["labels"] = self.columns["labels"] + self.options.labels_from
         self._keep_labelled()
         names = {table.names for table in used}
         self._names = names.pop() if len(names) == 1 else None
@@ -159,7 +173,7 @@ class LogReader(RowReader):
             del self.columns["correct"]
             return
         if not known.any():
-            raise PredictionsError(
+            raise NothingToMeasureError(
                 f"{self.where}: no row says whether it is right; name a file that does by "
                 "--outcomes FILE (outcomes=)"
             )
@@ -172,6 +186,8 @@ class LogReader(RowReader):
         if questions is not None and len(np.unique(questions)) == len(questions):
             questions = None
         inclusion = self.columns.get("inclusion")
+        if inclusion is not None:  # of weights it is known up to a factor
+            inclusion = inclusion / max(1.0, float(inclusion.max()))
         return LabelledSlice(score.astype(np.float64), outcome, questions, inclusion)
 
     def names(self) -> Sequence[str]:

@@ -18,7 +18,6 @@ is higher where the answer is likelier right.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,8 +26,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
-from calibrant.core.errors import InputError, PredictionsError
+from calibrant.core.errors import PredictionsError
 from calibrant.files.formats.logs.base import LogFile, LogTable, Row, as_list, as_object
+from calibrant.files.formats.logs.stated import how_stated, stated
 from calibrant.files.options import ReadOptions
 
 # Sums of probabilities may lie so far above 1: bfloat16 has three digits.
@@ -50,8 +50,6 @@ SEQUENCES = {"sequence-mean": np.mean, "sequence-sum": np.sum, "sequence-min": n
 LEAST = -1e4
 # What may stand around a label in a token, signs of spaces of tokenizers among them.
 AROUND = " \t\r\n().:*_\"'`[]\u0120\u2581"
-UNITS = {"percent": 100.0, "tenths": 10.0, "fraction": 1.0}
-NUMBER = r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)"
 
 
 def chosen_signal(options: ReadOptions, known: Sequence[str], where: str) -> str:
@@ -197,27 +195,6 @@ def log_probabilities(tokens: Sequence[Row], labels: Sequence[str]) -> AtAnswer 
 # --- texts
 
 
-def stated(text: str, pattern: str) -> float | None:
-    """Return the confidence in [0, 1] that the last match of a pattern states, or None.
-
-    Raises:
-        InputError: the pattern doesn't say where the number stands, and of which unit it is.
-    """
-    units = [unit for unit in UNITS if f"{{{unit}}}" in pattern]
-    if len(units) != 1:
-        raise InputError(
-            f"--verbalised '{pattern}' must hold one of {{percent}}, {{fraction}} and {{tenths}} "
-            "where the number stands, as in 'Confidence: {percent}%'"
-        )
-    before, _, after = pattern.partition(f"{{{units[0]}}}")
-    spaced = [r"\s+".join(map(re.escape, part.split(" "))) for part in (before, after)]
-    found = re.findall(f"{spaced[0]}{NUMBER}{spaced[1]}", text, flags=re.IGNORECASE)
-    if not found:
-        return None
-    value = float(found[-1]) / UNITS[units[0]]
-    return value if 0 <= value <= 1 else None
-
-
 @dataclass(frozen=True)
 class Answer:
     """What a model answered to a question, once.
@@ -269,6 +246,8 @@ def add_answers(
             key = "score" if signal in SEQUENCES else "confidence"
             cells = {**answer.more, "question": answer.question}
             table.add(**{key: value}, correct=answer.correct, **cells)
+    if signal == "verbalised" and not table.cells:
+        table.notes += how_stated(answer.text for answer in answers)
 
 
 def _add_lettered(table: LogTable, answers: Sequence[Answer], signal: str, file: LogFile) -> None:

@@ -1,0 +1,100 @@
+"""Details of lighteval: a parquet file a task, in the columns of any of its versions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, cast
+
+from calibrant.files.formats.logs.base import LogFile, Row, as_list, as_object
+from calibrant.files.formats.logs.lm_eval import METRICS, LmEval, Places
+from calibrant.files.gate import optional, readable
+from calibrant.files.opening import open_binary
+
+# Since 0.10 three structures, before it a column a field, whose cells may be text.
+STRUCTURES = {"doc", "model_response", "metric"}
+FIELDS = {"predictions", "choices", "gold_index", "metrics"}
+USED = (*STRUCTURES, *FIELDS, "example", "full_prompt", "gold", "cont_tokens", "specifics")
+
+
+class LightEval(LmEval):
+    """Details of a task: its rows are brought into the form of lm-evaluation-harness."""
+
+    tool = "lighteval"
+
+    def recognises(self, file: LogFile) -> bool:
+        """Return whether a parquet file has the columns of details."""
+        if not file.first_line.startswith(b"PAR1"):
+            return False
+        parquet = optional("pyarrow.parquet", "pyarrow", "arrow")
+        with open_binary(file.where) as raw, readable("the parquet file", file.where):
+            names = {*parquet.read_schema(raw).names}
+        return {"doc", "model_response"} <= names or {*FIELDS, "full_prompt"} <= names
+
+    def tasks(self, file: LogFile) -> tuple[Iterator[tuple[str, Places]], str]:
+        """Return the only task with its rows; nothing says the version."""
+        parquet = optional("pyarrow.parquet", "pyarrow", "arrow")
+        with open_binary(file.where) as raw, readable("the parquet file", file.where):
+            names = [one for one in parquet.read_schema(raw).names if one in USED]
+            cells = cast(list[Row], parquet.read_table(raw, columns=names).to_pylist())
+        first = as_object(cells[0].get("doc")) if cells else {}
+        name = first.get("task_name") or file.name.removeprefix("details_").rpartition("_")[0]
+        return iter([(name, [(f"row {i}", _sample(row, i)) for i, row in enumerate(cells)])]), ""
+
+
+def _sample(row: Row, number: int) -> Row:
+    """Return a row as lm-evaluation-harness would have it."""
+    if "doc" in row:
+        doc, response = as_object(row["doc"]), as_object(row.get("model_response"))
+        metric, specific = as_object(row.get("metric")), as_object(doc.get("specific"))
+        values, aside = as_list(response.get("logprobs")), response.get("unconditioned_logprobs")
+        texts, tokens = as_list(response.get("text")), as_list(response.get("output_tokens"))
+        query = doc.get("query")
+    else:
+        doc = {"choices": _parsed(row["choices"]), "gold_index": _parsed(row["gold_index"])}
+        metric, specific = _parsed(row["metrics"]), as_object(_parsed(row.get("specifics")))
+        values, aside = as_list(_parsed(row["predictions"])), None
+        texts, tokens = values, as_list(_parsed(row.get("cont_tokens")))
+        query = row.get("example") or row.get("full_prompt")
+    choices = [str(one) for one in as_list(doc.get("choices"))]
+    # Before 0.10 a pair: whether it is the likeliest text stands behind.
+    logs = [one[0] if isinstance(one, list | tuple) and one else one for one in values]
+    golds = doc.get("gold_index")
+    if "len_mc1" in specific:  # behind the choices of one question stand those of another
+        choices = choices[: int(specific["len_mc1"])]
+        logs, golds = logs[: len(choices)], 0
+    if len(logs) == 2 * len(choices):
+        aside = logs[len(choices) :]
+    metric = {
+        name.rstrip("_"): int(value) if isinstance(value, bool) else value
+        for name, value in as_object(metric).items()
+    }
+    numbers = [one for one in logs[: len(choices)] if isinstance(one, int | float)]
+    pairs: list[Any] = [[value, False] for value in numbers]
+    if not choices or len(pairs) < len(choices):
+        pairs = texts[:1]
+    elif aside and len(as_list(aside)) == len(choices):
+        pairs += [[value, False] for value in as_list(aside)]
+    else:
+        metric = {k: v for k, v in metric.items() if METRICS.get(k) != "unconditional"}
+    several = as_list(golds)
+    return {
+        **metric,
+        "metrics": list(metric),
+        "doc_id": doc.get("id") or number,
+        "doc_hash": str(query) if query else doc.get("id") or number,
+        "target": several[0] if len(several) == 1 else golds,
+        "filtered_resps": pairs,
+        "resps": [texts[:1]],
+        "arguments": [["", text] for text in choices],
+        "tokens": [len(as_list(one)) for one in tokens[: len(choices)]],
+    }
+
+
+def _parsed(cell: Any) -> Any:
+    """Return a cell, which versions before 0.8 wrote as Python's text of it."""
+    if isinstance(cell, str):
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            return ast.literal_eval(cell)
+    return cell

@@ -31,7 +31,7 @@ types: $(VENV)/.ready-dev
 	$(BIN)/pyright
 
 tests: $(VENV)/.ready-dev
-	$(BIN)/pytest
+	$(BIN)/pytest --durations=10
 
 other-processor: $(VENV)/.ready-dev  ## laws and reference values, computed as an older processor does
 	$(BIN)/python scripts/other_processor.py

@@ -151,6 +151,19 @@ def test_measured_coverage_is_that_of_other_rows_and_stands_by_class() -> None:
     assert sizes.mean() == pytest.approx(found.size.value, abs=0.02)
 
 
+def test_every_size_of_a_set_has_its_coverage_and_every_class_the_interval_of_its_size() -> None:
+    found = cb.decide(SCALING, TEST, cover=0.95)
+    assert sum(row[1] for row in found.by_size) == TEST.n
+    mean = sum(row[1] * row[2] for row in found.by_size) / TEST.n
+    assert mean == pytest.approx(found.coverage.value)
+    assert [row[0] for row in found.by_size] == sorted({row[0] for row in found.by_size})
+    assert all(low < size < high for *_, size, low, high in found.by_class)
+    assert "sets of 1 " in str(found)
+    # A class of many rows has a narrow interval: about as the root of its share of all.
+    ratio = (found.size.high - found.size.low) / np.mean([r[7] - r[6] for r in found.by_class])
+    assert 0.2 < ratio < 0.5
+
+
 def test_wider_promises_make_larger_sets_and_lac_the_smallest() -> None:
     sizes = [cb.decide(SCALING, TEST, cover=cover).size.value for cover in (0.9, 0.95, 0.99)]
     assert all(a < b for a, b in pairwise(sizes))

@@ -142,3 +142,35 @@ def test_a_file_keeps_it_and_files_without_it_are_read(tmp_path: Path) -> None:
     old = replace(found, benefit={}, miscalibration=None, of=None)
     save_decision(old, tmp_path / "old.safetensors")
     assert load_decision(tmp_path / "old.safetensors").as_dict()["miscalibration"] is None
+
+
+def test_the_gain_over_what_was_said_is_the_difference_of_two_benefits_and_paired() -> None:
+    rows = binary(6000, 11, sharper=4)
+    fit, new = rows.take(np.arange(3000)), rows.take(np.arange(3000, 6000))
+    scaling = cb.make_calibrator("platt").fit_predictions(fit)
+    found = cb.decide(scaling, new, costs=COSTS).benefit
+    said = as_said(binary(700, 1)).calibrator
+    before = cb.decide(said, new, costs=COSTS).benefit
+    np.testing.assert_allclose(found["uncalibrated"], before["benefit"], atol=1e-12)
+    np.testing.assert_allclose(found["gain"], found["benefit"] - before["benefit"], atol=1e-12)
+    # Of the same rows the difference is known better than either.
+    at = slice(4, 40)
+    assert (found["gain_high"] - found["gain_low"])[at].mean() < (
+        0.8 * (found["high"] - found["low"])[at].mean()
+    )
+    assert "It beats the uncalibrated probabilities at t of" in str(
+        cb.decide(scaling, new, costs=COSTS)
+    ).replace("\n", " ")
+    honest = as_said(rows)
+    assert (honest.benefit["gain"] == 0).all()
+    assert "At no t is it shown to beat the uncalibrated" in str(honest).replace("\n", " ")
+
+
+def test_intervals_of_the_gain_hold_that_of_many_rows_as_often_as_they_say() -> None:
+    scaling = cb.make_calibrator("platt").fit_predictions(binary(20_000, 12, sharper=3))
+    truth = cb.decide(scaling, binary(200_000, 13, sharper=3), costs=COSTS).benefit["gain"]
+    inside = []
+    for seed in range(60):
+        found = cb.decide(scaling, binary(500, seed, sharper=3), costs=COSTS).benefit
+        inside.append((found["gain_low"] <= truth) & (truth <= found["gain_high"]))
+    assert 0.88 <= np.mean(inside, axis=0)[slice(4, 30, 5)].mean() <= 0.99

@@ -20,7 +20,7 @@ from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, to_nump
 from calibrant.core.errors import InputError
 from calibrant.core.tables import Table
 from calibrant.decision.base import DecidedRows, Decision, Share, mean_of
-from calibrant.decision.net_benefit import BENEFIT, net_benefit, useful_range
+from calibrant.decision.net_benefit import AT, BENEFIT, GAIN, Said, net_benefit, useful_range
 from calibrant.evaluation.formatting import interval_of, percent
 from calibrant.predictions.predictions import Predictions
 from calibrant.scale.shards import Shards
@@ -41,7 +41,8 @@ class CostDecision(Decision):
         level: coverage of the intervals.
         miscalibration: how much more the rule costs by the probabilities as the model said them,
             paired; None where it said scores that aren't probabilities.
-        benefit: columns of the net benefit over thresholds; see `calibrant.decision.net_benefit`.
+        benefit: columns of the net benefit over thresholds, and of what it is by the probabilities
+            as the model said them; see `calibrant.decision.net_benefit`.
         of: the class that it is of; None where it is of being right.
 
     Examples:
@@ -73,7 +74,8 @@ class CostDecision(Decision):
         if self.costs.ndim != 2 or self.costs.shape[0] != classes:
             return f"costs of shape {self.costs.shape}"
         sizes = {column.shape for column in self.benefit.values()}
-        if self.benefit and (set(self.benefit) != {*BENEFIT} or len(sizes) != 1):
+        known = ({*BENEFIT}, {*BENEFIT, *GAIN})
+        if self.benefit and (set(self.benefit) not in known or len(sizes) != 1):
             return f"a net benefit without the columns {', '.join(BENEFIT)}"
         if not 0 <= (self.of or 0) < classes:
             return f"the net benefit of class {self.of}"
@@ -167,10 +169,20 @@ class CostDecision(Decision):
                 f"Net benefit: at no threshold of the probability from which {act} is it shown to "
                 "beat doing so for all rows and for none."
             )
-        ends = f"{useful[0]:g} to {useful[1]:g}" if useful[0] < useful[1] else f"{useful[0]:g}"
-        return (
+        words = (
             f"Net benefit: {act} from a probability of t on beats doing so for all rows and for "
-            f"none at t of {ends}."
+            f"none at t of {_range(useful)}."
+        )
+        if "gain" not in self.benefit:
+            return words
+        gain = useful_range(self.benefit, "gain_low")
+        if gain is None:
+            return f"{words} At no t is it shown to beat the uncalibrated probabilities."
+        most = int(np.argmax(self.benefit["gain"]))
+        value, low, high = (float(self.benefit[n][most]) for n in GAIN[1:])
+        return (
+            f"{words} It beats the uncalibrated probabilities at t of {_range(gain)}, by "
+            f"{value:.3g} ({low:.3g} to {high:.3g}) a row at most, at {AT[most]:g}."
         )
 
     def records(self) -> list[dict[str, Any]]:
@@ -273,7 +285,15 @@ def by_cost(
     weights, wasted = rows.weight, None
     if said is not None:
         wasted = mean_of(rows, costs[truth, (said @ costs).argmin(axis=1)] - now, level)
-    event = (rows.confidence, rows.correct) if of is None else (probs[:, of], truth == of)
+
+    def event(known: FloatArray) -> Said:
+        """Return the event's probabilities, and whether it happened."""
+        if of is not None:
+            return known[:, of], truth == of
+        if after.top_only:
+            return known[:, 1], rows.correct
+        return known.max(axis=1), known.argmax(axis=1) == truth
+
     return CostDecision(
         costs=costs,
         cost=mean_of(rows, now, level),
@@ -283,7 +303,9 @@ def by_cost(
         answered=rows.share(answered, level),
         level=level,
         miscalibration=wasted,
-        benefit=net_benefit(rows, *event, level=level, seed=seed),
+        benefit=net_benefit(
+            rows, *event(probs), None if said is None else event(said), level=level, seed=seed
+        ),
         of=of,
         **common,
     )
@@ -312,6 +334,10 @@ def said_vectors(rows: Predictions | Shards) -> FloatArray | None:
 def _answers(costs: FloatArray, calibrated: Predictions) -> int:
     """Return how many of the decisions are answers; one beyond these hands over."""
     return 1 if calibrated.top_only else len(costs)
+
+
+def _range(ends: tuple[float, float]) -> str:
+    return f"{ends[0]:g} to {ends[1]:g}" if ends[0] < ends[1] else f"{ends[0]:g}"
 
 
 def _number(share: Share, sign: int = 0) -> str:

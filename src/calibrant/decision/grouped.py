@@ -126,17 +126,20 @@ class GroupedDecision(Decision):
         many = counted(len(self.groups), "group")
         size = {name: share.value for name, (share, _) in self.measured.items()}
         low, high = min(size, key=lambda n: size[n]), max(size, key=lambda n: size[n])
+        alike = size[low] == size[high]
         if self.each == "set":
+            ends = f"from {size[low]:.3g} classes in {low} to {size[high]:.3g} classes in {high}"
             return (
                 f"Sets that hold the true class in {percent(self.wanted)} % of rows of each of "
-                f"{many}: from {size[low]:.3g} classes in {low} to {size[high]:.3g} classes in "
-                f"{high} on average."
+                f"{many}: {f'{size[low]:.3g} classes' if alike else ends} on average."
             )
         first = cast(RiskDecision, self._first)
         act = "answered" if first.of is None else f"called {first.class_name}"
+        ends = f"from {percent(size[low])} % of rows in {low} to {percent(size[high])} % of rows in"
+        of_all = f"{percent(size[low])} % of the rows of each"
         return (
-            f"At {self._wanted} in each of {many} are {act}: from {percent(size[low])} % of rows "
-            f"in {low} to {percent(size[high])} % of rows in {high}."
+            f"At {self._wanted} in each of {many} are {act}: "
+            f"{of_all if alike else f'{ends} {high}'}."
         )
 
     @property

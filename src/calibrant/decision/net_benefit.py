@@ -13,6 +13,8 @@ acting is answering.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +25,11 @@ from calibrant.evaluation.uncertainty import default_resamples, interval
 from calibrant.metrics.resampling import Clusters, cluster_stretch
 
 BENEFIT = ("threshold", "benefit", "low", "high", "all", "more", "more_low", "more_high")
+# Where the model said probabilities: what acting on these is worth, and how much more calibrated
+# ones are, with the interval of the paired difference.
+GAIN = ("uncalibrated", "gain", "gain_low", "gain_high")
+# An event's (N,) probabilities, and (N,) whether it happened.
+Said = tuple[FloatArray, NDArray[np.bool_]]
 # Thresholds that are looked at.
 AT = np.arange(1, 50) / 50
 
@@ -31,11 +38,12 @@ def net_benefit(
     rows: DecidedRows,
     probability: FloatArray,
     event: NDArray[np.bool_],
+    said: Said | None = None,
     *,
     level: float,
     seed: int,
 ) -> dict[str, FloatArray]:
-    """Return the columns `BENEFIT`, (T,) numbers each.
+    """Return the columns `BENEFIT`, and `GAIN` where it is known what was said, (T,) numbers each.
 
     ``benefit`` has its bootstrap interval from ``low`` to ``high``; ``all`` is what acting on every
     row is worth, and ``more`` how much more than the better one of all and none the model is worth,
@@ -44,21 +52,31 @@ def net_benefit(
     Args:
         rows: see `DecidedRows`; weights count, and clusters are drawn whole.
         probability: (N,) of the event; event: (N,) whether it happened.
+        said: the same by the probabilities as the model said them, before they were calibrated.
         level: coverage of the intervals.
         seed: of the resamples.
     """
     odds = AT / (1 - AT)
-    # A row is among the first so many thresholds that its probability reaches.
-    acted = probability[:, None] >= AT
-    gained = np.where(event[:, None], 1.0, -odds) * acted
-    numbers = [*gained.T, event.astype(np.float64), np.ones(len(event))]
+
+    def gained(probability: FloatArray, event: NDArray[np.bool_]) -> list[FloatArray]:
+        """Return, of each threshold, what acting on every row that reaches it is worth."""
+        acted = probability[:, None] >= AT
+        return list((np.where(event[:, None], 1.0, -odds) * acted).T)
+
+    before = [] if said is None else gained(*said)
+    numbers = [*gained(probability, event), *before, event.astype(np.float64), np.ones(len(event))]
     sums = np.stack([rows.per_unit(each) for each in numbers])
 
     def worth(totals: FloatArray) -> dict[str, FloatArray]:
-        """Return (R, T) values of (T + 2, R) sums."""
-        benefit, share = (totals[:-2] / totals[-1]).T, (totals[-2] / totals[-1])[:, None]
+        """Return (R, T) values of sums over R sets of rows."""
+        shares = (totals[:-1] / totals[-1]).T
+        benefit, share = shares[:, : len(AT)], shares[:, -1:]
         everyone = share - (1 - share) * odds
-        return {"benefit": benefit, "all": everyone, "more": benefit - np.maximum(everyone, 0)}
+        found = {"benefit": benefit, "all": everyone, "more": benefit - np.maximum(everyone, 0)}
+        if said is not None:
+            found["uncalibrated"] = shares[:, len(AT) : 2 * len(AT)]
+            found["gain"] = benefit - found["uncalibrated"]
+        return found
 
     clusters = None if rows.clusters is None else Clusters(rows.unit, rows.clusters)
     draws = Draws.of_rows(len(event), default_resamples(len(event)), seed, clusters)
@@ -68,19 +86,29 @@ def net_benefit(
         wider = cluster_stretch(rows.clusters, level)
         drawn = {name: values[name] + wider * (each - values[name]) for name, each in drawn.items()}
 
-    def ends(name: str) -> FloatArray:
+    def ends(name: str) -> list[FloatArray]:
         pairs = zip(values[name].tolist(), drawn[name].T, strict=True)
-        return np.array([interval(value, of_draws, level) for value, of_draws in pairs]).T
+        return list(np.array([interval(value, of_draws, level) for value, of_draws in pairs]).T)
 
-    low, high = ends("benefit")
-    more_low, more_high = ends("more")
-    found = (AT.copy(), values["benefit"], low, high, values["all"], values["more"])
-    return dict(zip(BENEFIT, (*found, more_low, more_high), strict=True))
+    found = [AT.copy(), values["benefit"], *ends("benefit")]
+    found += [values["all"], values["more"], *ends("more")]
+    names: list[str] = [*BENEFIT]
+    if said is not None:
+        found += [values["uncalibrated"], values["gain"], *ends("gain")]
+        names += GAIN
+    return dict(zip(names, found, strict=True))
 
 
-def useful_range(benefit: dict[str, FloatArray]) -> tuple[float, float] | None:
-    """Return the ends of the longest run of thresholds where it surely beats all and none."""
-    surely = np.flatnonzero(benefit["more_low"] > 0)
+def useful_range(
+    benefit: Mapping[str, FloatArray], low: str = "more_low"
+) -> tuple[float, float] | None:
+    """Return the ends of the longest run of thresholds where it surely beats all and none.
+
+    Args:
+        benefit: see `net_benefit`.
+        low: the column that is above 0 there; of ``"gain_low"`` it beats what was said.
+    """
+    surely = np.flatnonzero(benefit[low] > 0)
     if not len(surely):
         return None
     runs = np.split(surely, np.flatnonzero(np.diff(surely) > 1) + 1)

@@ -35,6 +35,8 @@ PENALTY, FREE_RANKS = 0.01, 5
 # Classes that a table has a line for.
 MOST_CLASSES = 20
 BETWEEN = "|"
+# Sets of so many classes or more are looked at together.
+LARGE = 6
 
 
 def odd_scores(probs: FloatArray, score: SetScore) -> FloatArray:
@@ -77,7 +79,9 @@ class SetDecision(Decision):
             of the rows by the quantile of the other, with intervals.
         range_low, range_high: ends of the range that the coverage of such a quantile has, over sets
             of as many rows, if no scores tie.
-        by_class: for each class its number, rows, coverage, its ends, and mean size.
+        by_class: for each class its number, rows, coverage with its ends, mean size with its ends.
+        by_size: for each size of a set, the last of them and all above, rows and coverage with its
+            ends.
         level: coverage of the intervals and of that range.
 
     Examples:
@@ -96,8 +100,9 @@ class SetDecision(Decision):
     size: Share
     range_low: float
     range_high: float
-    by_class: tuple[tuple[int, int, float, float, float, float], ...]
+    by_class: tuple[tuple[int, int, float, float, float, float, float, float], ...]
     level: float
+    by_size: tuple[tuple[int, int, float, float, float], ...] = ()
 
     rule: ClassVar[str] = "set"
 
@@ -113,7 +118,7 @@ class SetDecision(Decision):
     def largest(self) -> list[tuple[str, float]]:
         """Name and mean size of the classes with the largest sets, as many as a picture shows."""
         names = self.calibrator.class_names_
-        found = [(str(k) if names is None else names[k], row[-1]) for k, *row in self.by_class]
+        found = [(str(k) if names is None else names[k], row[4]) for k, *row in self.by_class]
         return sorted(found, key=lambda each: -each[1])[:MOST_CLASSES]
 
     def headline(self) -> str:
@@ -179,27 +184,33 @@ class SetDecision(Decision):
         return {"set": np.array(words), "set_size": found["set_size"]}
 
     def as_table(self) -> Table:
-        """Return coverage and size, of all rows and by class."""
+        """Return coverage and size, of all rows, by class and by size."""
         names = self.calibrator.class_names_
 
         def line(name: str, rows: int, numbers: tuple[float, ...]) -> list[str]:
-            return [name, str(rows), *map(percent, numbers[:3]), f"{numbers[3]:.2f}"]
+            sizes = [f"{number:.2f}" for number in numbers[3:]] or ["", "", ""]
+            return [name, str(rows), *map(percent, numbers[:3]), *sizes]
 
-        overall = (self.coverage.value, self.coverage.low, self.coverage.high, self.size.value)
+        overall = (*vars(self.coverage).values(), *vars(self.size).values())
         lines = [line("all", self.n, overall)]
         for number, rows, *rest in self.by_class[:MOST_CLASSES]:
             lines.append(line(str(number) if names is None else names[number], rows, (*rest,)))
+        for size, rows, *rest in self.by_size:
+            up = " or more" if size == LARGE else ""
+            lines.append(line(f"sets of {size}{up}", rows, (*rest,)))
         more = len(self.by_class) - MOST_CLASSES
         left = f" {more} more classes are left out here." if more > 0 else ""
         notes = (
-            f"Coverage in percent with its {interval_of(self.level)}, and mean size, by true "
-            f"class; each half of the rows by the quantile of the other.{left}"
+            f"Coverage in percent and mean size with their {interval_of(self.level)}, by true "
+            "class and by the size of the set; each half of the rows by the quantile of the "
+            f"other.{left}"
         )
-        return Table(["class", "rows", "coverage", "low", "high", "size"], lines, notes=notes)
+        head = ["class", "rows", "coverage", "low", "high", "size", "from", "to"]
+        return Table(head, lines, notes=notes)
 
     def records(self) -> list[dict[str, Any]]:
         """Return a row a class."""
-        names = ("class", "n", "coverage", "low", "high", "size")
+        names = ("class", "n", "coverage", "low", "high", "size", "size_low", "size_high")
         return [dict(zip(names, row, strict=True)) for row in self.by_class]
 
     def as_dict(self) -> dict[str, Any]:
@@ -211,6 +222,10 @@ class SetDecision(Decision):
             "coverage": self.coverage.as_dict(),
             "size": self.size.as_dict(),
             "by_class": self.records(),
+            "by_size": [
+                dict(zip(("size", "n", "coverage", "low", "high"), row, strict=True))
+                for row in self.by_size
+            ],
             **self.facts(),
         }
 
@@ -260,12 +275,18 @@ def by_set(
     low, high = (
         float(betaincinv(count + 1 - left, left, t)) for t in ((1 - level) / 2, (1 + level) / 2)
     )
-    by_class: list[tuple[int, int, float, float, float, float]] = []
+    by_class: list[tuple[int, int, float, float, float, float, float, float]] = []
     for k in np.unique(labels).tolist():
         of_class = labels == k
         share = rows.share(held, level, of_class)
-        mean = float(sizes[of_class].mean())
-        by_class.append((k, int(of_class.sum()), share.value, share.low, share.high, mean))
+        size = mean_of(rows, sizes.astype(np.float64), level, of_class)
+        ends = (share.value, share.low, share.high, size.value, size.low, size.high)
+        by_class.append((k, int(of_class.sum()), *ends))
+    by_size: list[tuple[int, int, float, float, float]] = []
+    put = np.minimum(sizes, LARGE)
+    for size in np.unique(put).tolist():
+        share = rows.share(held, level, put == size)
+        by_size.append((size, int((put == size).sum()), share.value, share.low, share.high))
     return SetDecision(
         cover=cover,
         score=score,
@@ -277,6 +298,7 @@ def by_set(
         range_high=high,
         by_class=tuple(by_class),
         level=level,
+        by_size=tuple(by_size),
         **common,
     )
 

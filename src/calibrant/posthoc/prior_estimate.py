@@ -7,7 +7,12 @@ each row gets its probabilities by Bayes' rule for pi, and pi becomes their mean
 the shares before, keeps every share above 0.
 
 Intervals count both samples: the rows before are resampled, the calibrator is fitted to them
-anew, the rows without labels are resampled too, and EM is run again.
+anew, the rows without labels are resampled too, and EM is run again. They are normal in log odds:
+of 95 % they held 95.5 % of true shares (150 draws of 500 and 500 rows, four classes, behind svs)
+and 94.8 % (58 draws of 2 000), where quantiles of the resamples held 94.5 % and 92.7 %. They can't
+count what a map has no number for: behind one temperature, or a vector scaling that a small set
+left at one, they held about 85 % at 500 rows (`python -m scripts.shares_over_draws`). A note warns
+where the rows before show it.
 
 Two tests say whether to believe it. *No shift*: the likelihood's slope at pi0 is the difference of
 the mean probabilities of both sets of rows, so that this is the score test. Errors of the
@@ -262,7 +267,7 @@ def estimate_prior(
         mean_ = _mean(p_old, again.weights)
         found.append(estimated_shares(p_new, mean_, weights))
         gaps.append(_gap(p_new, weights, p_old, again, found[-1] / mean_)[0])
-    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    low, high = _interval(shares, np.array(found), level)
     gap, confidence, expected = _gap(new, rows.weights, old, before, shares / mean)
     other = math.erfc(abs(gap) / max(float(np.std(gaps, ddof=1)), 1e-300) / math.sqrt(2))
     both = [
@@ -290,8 +295,8 @@ def estimate_prior(
         names,
         mean,
         shares,
-        np.minimum(low, shares),
-        np.maximum(high, shares),
+        low,
+        high,
         p_no_shift,
         other,
         confidence,
@@ -300,6 +305,16 @@ def estimate_prior(
         shifted(calibrator, np.log(shares) - np.log(mean)),
         tuple(notes),
     )
+
+
+def _interval(shares: FloatArray, drawn: FloatArray, level: float) -> tuple[FloatArray, FloatArray]:
+    """Return the (K,) ends of intervals: normal in log odds, with the spread of (R, K) shares."""
+    from scipy.special import ndtri
+
+    kept = np.clip(np.vstack([shares, drawn]), 1e-12, 1 - 1e-12)
+    odds = np.log(kept / (1 - kept))
+    half = float(ndtri((1 + level) / 2)) * np.std(odds[1:], axis=0, ddof=1)
+    return 1 / (1 + np.exp(half - odds[0])), 1 / (1 + np.exp(-half - odds[0]))
 
 
 def _mean(probs: FloatArray, weights: FloatArray | None) -> FloatArray:

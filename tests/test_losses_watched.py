@@ -64,9 +64,16 @@ def test_nothing_is_said_of_a_gate_that_learns(optimiser, accumulate, to_none):
 def test_nothing_is_said_of_a_gate_that_has_nothing_to_learn():
     assert learn(FeDLaS(CLASSES, alpha=0.0), [], 60) == []
     assert learn(FeDLaS(CLASSES, gate="positive"), [], 60) == []
-    frozen = FeDLaS(CLASSES)
-    frozen.gate_network.requires_grad_(False)
-    assert learn(frozen, [], 60) == []
+
+
+def test_a_gate_that_was_frozen_with_a_network_is_named_once():
+    loss = FeDLaS(CLASSES)
+    loss.requires_grad_(False)
+    (said,) = learn(loss, [], 3 * watch.PATIENCE)
+    assert said.startswith("the gate of FeDLaS is frozen and hasn't learnt in 50 batches")
+    assert "loss.let_learn()" in said
+    loss.let_learn()
+    assert learn(loss, list(loss.parameters()), 60) == []
 
 
 def test_a_loss_that_was_cast_on_the_way_is_not_judged():

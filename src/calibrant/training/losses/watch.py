@@ -45,9 +45,12 @@ class GateWatch:
         if torch.compiler.is_compiling():
             return
         # Sharded parameters are of another class, and hold a part of the values only.
-        if type(weight) is not nn.Parameter or not weight.requires_grad:
+        if type(weight) is not nn.Parameter:
             return
         self._calls += 1
+        if not weight.requires_grad:
+            self._say_frozen(name)
+            return
         if self._start is None:
             self._start, self._version = weight.detach().clone(), weight._version
         self._count_steps(name, weight._version, accumulation_steps)
@@ -60,6 +63,19 @@ class GateWatch:
                     "in DistributedDataParallel, or train one module that holds network and loss"
                 )
             )
+
+    def _say_frozen(self, name: str) -> None:
+        if self._looked or self._calls <= PATIENCE:
+            return
+        self._looked = True
+        warn_caller(
+            TrainingWarning(
+                f"the gate of {name} is frozen and hasn't learnt in {self._calls - 1} batches: if "
+                "a wrapper such as PEFT's get_peft_model froze it along with the network, call "
+                "loss.let_learn() before the optimiser is made, and give the optimiser "
+                "loss.parameters()"
+            )
+        )
 
     def _count_steps(self, name: str, version: int, accumulation_steps: int) -> None:
         if version != self._version:

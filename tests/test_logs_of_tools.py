@@ -164,6 +164,20 @@ def test_samples_scored_neither_right_nor_wrong_are_counted(tmp_path):
     assert "neither right nor wrong" in str(rows.origin)
 
 
+def test_a_scorer_or_a_part_of_its_value_is_named_and_others_are_signals(tmp_path):
+    samples = samples_with_letters()
+    for one, right, sure in zip(samples, (1, 0, 1), (0.9, 0.4, 0.7), strict=True):
+        one["scores"]["judge"] = {"value": {"right": right}, "metadata": {"sure": sure}}
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps(inspect_log(samples, 2 / 3)))
+    rows = cb.read_predictions(path, correct="judge.right", signal="judge.metadata.sure")
+    assert rows.kind == "score"
+    np.testing.assert_allclose(rows.scores, [0.9, 0.4, 0.7])
+    np.testing.assert_array_equal(rows.predicted == rows.labels, [True, False, True])
+    with pytest.raises(PredictionsError, match=r"is one of choice, judge\.right"):
+        cb.read_predictions(path, correct="nobody")
+
+
 def test_an_accuracy_of_inspect_that_does_not_come_out_is_refused(tmp_path):
     path = tmp_path / "log.json"
     path.write_text(json.dumps(inspect_log(samples_with_letters(), 1.0)))
@@ -335,6 +349,80 @@ def test_a_batch_gets_its_labels_from_another_file_in_any_order(tmp_path):
     table = tmp_path / "labels.csv"
     table.write_text("id,label\nq1,A\nq2,A\nq3,B\n")
     np.testing.assert_array_equal(cb.read_predictions(file, outcomes=str(table)).labels, [0, 0])
+
+
+def answers_in_text(*texts: str) -> dict[str, Any]:
+    return {"choices": [{"message": {"content": text}, "logprobs": None} for text in texts]}
+
+
+def test_what_texts_answer_is_compared_with_the_label(tmp_path):
+    texts = [
+        ["B", "B", "Answer: **A**."],
+        ["The answer is (C)", "C", "I can't say"],
+        ["D", "B", "the answer is D, as before"],
+    ]
+    rows = [
+        {"custom_id": f"q{i}", "response": {"status_code": 200, "body": answers_in_text(*each)}}
+        for i, each in enumerate(texts)
+    ]
+    file = write_lines(tmp_path / "batch.jsonl", rows)
+    truth = [{"custom_id": f"q{i}", "label": label} for i, label in enumerate("BAA")]
+    options = ReadOptions(outcomes=[write_lines(tmp_path / "t.jsonl", truth)], signal="votes")
+    found = cb.read_predictions(file, options)
+    np.testing.assert_allclose(found.scores, [2 / 3, 1.0, 2 / 3])
+    np.testing.assert_array_equal(found.predicted == found.labels, [True, False, False])
+    assert found.origin.left_out["a repeat without an answer"].rows == 1
+
+
+def test_texts_longer_than_their_labels_are_not_taken_for_wrong(tmp_path):
+    body = answers_in_text("It is Paris. Confidence: 90%")
+    rows = [{"custom_id": f"q{i}", "response": {"body": body}} for i in range(3)]
+    file = write_lines(tmp_path / "batch.jsonl", rows)
+    truth = [{"custom_id": f"q{i}", "label": "Paris"} for i in range(3)]
+    outcomes = [write_lines(tmp_path / "t.jsonl", truth)]
+    options = ReadOptions(outcomes=outcomes, verbalised="Confidence: {percent}%")
+    with pytest.raises(PredictionsError, match="say it in --outcomes by a column 'correct'"):
+        cb.read_predictions(file, options)
+    right = [{"custom_id": f"q{i}", "correct": True} for i in range(3)]
+    outcomes = [write_lines(tmp_path / "r.jsonl", right)]
+    assert cb.read_predictions(file, options.but(outcomes=outcomes)).n == 3
+
+
+def test_requests_that_failed_and_log_probabilities_that_are_null_are_left_out(tmp_path):
+    failed = [
+        {"custom_id": "x", "response": None, "error": {"code": "batch_expired"}},
+        {"custom_id": "y", "response": {"status_code": 400, "body": {"error": {}}}, "error": None},
+    ]
+    top = {"A": -0.5, "B": -1.0, "C": None}
+    tops = [{"token": name, "logprob": value} for name, value in top.items()]
+    token_of = {"token": "A", "logprob": -0.5, "top_logprobs": tops}
+    body = {"choices": [{"message": {"content": "A"}, "logprobs": {"content": [token_of]}}]}
+    rows = [{"custom_id": f"q{i}", "response": {"body": body}} for i in range(3)]
+    file = write_lines(tmp_path / "batch.jsonl", [*failed, *rows])
+    truth = [{"custom_id": f"q{i}", "label": label} for i, label in enumerate("ABC")]
+    found = cb.read_predictions(file, outcomes=[write_lines(tmp_path / "t.jsonl", truth)])
+    assert (found.n, found.n_classes) == (3, 3)
+    assert found.origin.left_out["the request failed"].rows == 2
+    # What A and B leave over is the most that C may have.
+    left = 1 - np.exp(-0.5) - np.exp(-1.0)
+    np.testing.assert_allclose(np.exp(found.scores[0, 2]), left)
+    only = write_lines(tmp_path / "errors.jsonl", failed)
+    with pytest.raises(PredictionsError, match="Left out 2 rows: the request failed"):
+        cb.read_predictions(only, outcomes=[tmp_path / "t.jsonl"])
+    strange = write_lines(tmp_path / "s.jsonl", [{"custom_id": "q0", "correct": "maybe"}])
+    with pytest.raises(PredictionsError, match=r"line 1: 'correct' must be 0 or 1.*'maybe'"):
+        cb.read_predictions(file, outcomes=[strange])
+
+
+def test_letters_up_to_the_last_that_is_answered_are_possible(tmp_path):
+    tops = [{"token": x, "logprob": p} for x, p in zip("ABCD", (-2, -3, -4, -0.3), strict=True)]
+    content = [{"token": "D", "logprob": -0.3, "top_logprobs": tops}]
+    body = {"choices": [{"message": {"content": "D"}, "logprobs": {"content": content}}]}
+    rows = [{"custom_id": f"q{i}", "response": {"body": body}} for i in range(2)]
+    file = write_lines(tmp_path / "batch.jsonl", rows)
+    truth = [{"custom_id": f"q{i}", "label": label} for i, label in enumerate("AB")]
+    found = cb.read_predictions(file, outcomes=[write_lines(tmp_path / "t.jsonl", truth)])
+    assert found.n_classes == 4
 
 
 def test_completions_of_texts_and_responses_are_read_alike(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import struct
 import zipfile
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from calibrant.files.formats.logs.base import (
     Row,
     as_list,
     as_object,
+    number_of,
 )
 from calibrant.files.formats.logs.signals import Answer, add_answers
 from calibrant.files.gate import MOST_DOCUMENT_BYTES, check_members, load_json, optional
@@ -24,7 +24,7 @@ from calibrant.files.options import ReadOptions
 ZSTANDARD = 93
 # What a local header of a member takes before its name.
 HEADER_BYTES = 30
-GRADES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
+GRADES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "no": 0.0}
 
 
 class InspectAi(LogFormat):
@@ -58,14 +58,22 @@ class InspectAi(LogFormat):
                     "an error ended the sample" if sample.get("error") else "no scorer's value"
                 )
                 continue
-            for name, score in scores.items():
-                value = _value(as_object(score).get("value"))
+            values = _values(scores)
+            for name, value in values.items():
                 if value is not None:
                     own = right.setdefault(name, {}).setdefault(str(sample.get("id")), [])
                     own.append(value)
-            score = as_object(scores[_scorer(scores, options)])
-            if _value(score.get("value")) in (0, 1):
-                answers.append(_answer(place, sample, score, task))
+            named = options.correct or next(iter(scores))
+            if named not in values:
+                known = [name for name in values if ".metadata." not in name]
+                raise file.error(
+                    place,
+                    f"no scorer's value is called '{named}'; --correct (correct=) is one of "
+                    f"{', '.join(known)}",
+                )
+            if values[named] in (0, 1):
+                score = as_object(scores.get(named) or scores[_scorer_of(named, scores)])
+                answers.append(_answer(place, sample, score, task, named, values))
             else:
                 table.leave_out("its score is neither right nor wrong")
         _check_accuracy(header, right, file, table)
@@ -75,21 +83,40 @@ class InspectAi(LogFormat):
         return table
 
 
-def _scorer(scores: Row, options: ReadOptions) -> str:
-    """Return the scorer whose value says whether a sample is right: the one named, or the first."""
-    named = options.correct
-    return named if named in scores else next(iter(scores))
+def _values(scores: Row) -> dict[str, float | None]:
+    """Return the values of all scorers: ``choice``, ``grader.honesty``, ``judge.metadata.sure``."""
+    found: dict[str, float | None] = {}
+    for scorer, each in scores.items():
+        score = as_object(each)
+        parts = as_object(score.get("value"))
+        found |= {f"{scorer}.{key}": _value(value) for key, value in parts.items()}
+        if not parts:
+            found[scorer] = _value(score.get("value"))
+        more = as_object(score.get("metadata"))
+        numbers = {k: number_of(v) for k, v in more.items() if not isinstance(v, list | dict)}
+        found |= {f"{scorer}.metadata.{k}": v for k, v in numbers.items() if v is not None}
+    return found
+
+
+def _scorer_of(named: str, scores: Row) -> str:
+    """Return the scorer whose value, or part of a value, has a name."""
+    return next(scorer for scorer in scores if named.startswith(f"{scorer}."))
 
 
 def _value(value: Any) -> float | None:
     """Return a scorer's value as a number; None for what isn't one."""
-    if isinstance(value, str):
-        return GRADES.get(value)
-    number = isinstance(value, int | float) and math.isfinite(value)
-    return float(value) if number else None
+    return GRADES[value] if isinstance(value, str) and value in GRADES else number_of(value)
 
 
-def _answer(place: str, sample: Row, score: Row, task: str) -> Answer:
+# Parameters: a sample, and which of its scores says whether it is right.
+def _answer(
+    place: str,
+    sample: Row,
+    score: Row,
+    task: str,
+    named: str,
+    values: dict[str, float | None],
+) -> Answer:
     output = as_object(sample.get("output"))
     choice = as_object(next(iter(as_list(output.get("choices"))), None))
     content = as_object(choice.get("message")).get("content")
@@ -101,8 +128,8 @@ def _answer(place: str, sample: Row, score: Row, task: str) -> Answer:
     gold = str(golds[0]).strip() if len(golds) == 1 else None
     if letters and gold not in letters:
         gold = None
-    value = _value(score.get("value"))
     said = score.get("answer")
+    others = {name: value for name, value in values.items() if name != named}
     metadata = as_object(sample.get("metadata"))
     groups = {
         key: metadata[key] for key in ("subject", "category") if isinstance(metadata.get(key), str)
@@ -115,9 +142,9 @@ def _answer(place: str, sample: Row, score: Row, task: str) -> Answer:
         tokens,
         None if said is None else str(said),
         gold,
-        value,
+        values[named],
         letters,
-        {"task": task, "id": str(sample.get("id")), **groups},
+        {"task": task, "id": str(sample.get("id")), **groups, **others},
     )
 
 

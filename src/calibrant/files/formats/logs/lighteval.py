@@ -59,7 +59,7 @@ def _sample(row: Row, number: int) -> Row:
         query = row.get("example") or row.get("full_prompt")
     choices = [str(one) for one in as_list(doc.get("choices"))]
     # Before 0.10 a pair: whether it is the likeliest text stands behind.
-    logs = [one[0] if isinstance(one, list | tuple) and one else one for one in values]
+    logs = [one[0] if one else None for one in map(_pair, values)]
     golds = doc.get("gold_index")
     if "len_mc1" in specific:  # behind the choices of one question stand those of another
         choices = choices[: int(specific["len_mc1"])]
@@ -90,6 +90,10 @@ def _sample(row: Row, number: int) -> Row:
         "arguments": [["", text] for text in choices],
         "tokens": [len(as_list(one)) for one in tokens[: len(choices)]],
     }
+
+
+def _pair(value: Any) -> list[Any]:
+    return [*cast(list[Any], value)] if isinstance(value, list | tuple) else [value]
 
 
 def _parsed(cell: Any) -> Any:

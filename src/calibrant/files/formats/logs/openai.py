@@ -5,6 +5,7 @@ The labels aren't in them; `outcomes` names files that have them, by `custom_id`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from calibrant.core.errors import PredictionsError
@@ -15,10 +16,9 @@ from calibrant.files.formats.logs.base import (
     Row,
     as_list,
     as_object,
-    zero_or_one,
 )
 from calibrant.files.formats.logs.outcomes import Outcome, outcomes_of
-from calibrant.files.formats.logs.signals import Answer, add_answers, label_of
+from calibrant.files.formats.logs.signals import AROUND, Answer, add_answers, label_in
 from calibrant.files.options import ReadOptions
 
 # More labels than these are no multiple choice.
@@ -35,16 +35,17 @@ class OpenAi(LogFormat):
         first = file.first
         if {"custom_id", "response"} <= first.keys():
             return True
-        return bool(_choices(first)) and "object" in first
+        return bool(_choices(first)) and not {"object", "model", "usage"}.isdisjoint(first)
 
     def read(self, file: LogFile, options: ReadOptions) -> LogTable:
         """Return a row an answer."""
         table = LogTable(self.tool)
         known = outcomes_of(options)
         golds = {one.gold for one in known.values() if one.gold is not None}
-        labels = list(options.classes) or (sorted(golds) if 1 < len(golds) <= MOST_LABELS else [])
+        labels = list(options.classes) or _labels(golds, file)
         answers: list[Answer] = []
         missing: list[str] = []
+        compared = False
         for place, row in file.rows():
             response = as_object(row.get("response")) if "custom_id" in row else {"body": row}
             body = as_object(response.get("body"))
@@ -58,11 +59,14 @@ class OpenAi(LogFormat):
                 continue
             gold, correct = known.get(name, Outcome())
             for text, tokens in _choices(body):
-                said = label_of(text.strip()[-1:] if labels else text, labels) or text.strip()
-                if correct is None and gold is not None and not labels:
-                    right = zero_or_one(text.strip().casefold() == gold.strip().casefold())
-                else:
-                    right = correct
+                said, right = label_in(text, labels), correct
+                if not labels:
+                    said = text.strip()
+                    whole = correct is None and gold is not None
+                    right = (
+                        float(said.casefold() == str(gold).strip().casefold()) if whole else right
+                    )
+                    compared |= whole
                 answers.append(
                     Answer(place, name, text, tokens, said, gold, right, labels, {"id": name})
                 )
@@ -72,10 +76,31 @@ class OpenAi(LogFormat):
                 "others: answers hold none; name a file that has them by --outcomes FILE, with "
                 "the columns custom_id (or id) and label"
             )
+        if compared and (options.verbalised is not None or not any(a.right for a in answers)):
+            raise PredictionsError(
+                f"{file.where}: the answers are longer than the labels, so that whole texts can't "
+                "tell which are right; say it in --outcomes by a column 'correct' of 0 and 1"
+            )
+        if compared:
+            table.notes.append("An answer is right where its whole text is the label, in any case.")
         if answers and not labels and _has_no_truth(answers):
             table.notes.append("No label is known.")
         add_answers(table, answers, options, file)
         return table
+
+
+def _labels(golds: set[str], file: LogFile) -> list[str]:
+    """Return the possible answers: the right ones, if few; of letters all up to the last in use."""
+    if not 1 < len(golds) <= MOST_LABELS:
+        return []
+    if not all(re.fullmatch("[A-Z]", gold) for gold in golds):
+        return sorted(golds)
+    used = set(golds)
+    for _, row in file.rows():
+        body = as_object(as_object(row.get("response")).get("body")) or row
+        used |= {text.strip(AROUND) for text, _ in _choices(body)}
+    last = max(one for one in used if re.fullmatch("[A-Z]", one))
+    return [chr(i) for i in range(ord("A"), ord(last) + 1)]
 
 
 def _has_no_truth(answers: list[Answer]) -> bool:

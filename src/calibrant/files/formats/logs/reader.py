@@ -128,7 +128,8 @@ class LogReader(RowReader):
         tables = [each.read(file, self.options) for each, file in self._logs]
         origin = Origin.together([table.origin() for table in tables])
         if not origin.rows:
-            raise NothingToMeasureError(f"{self.where}: no row has a confidence. {origin}")
+            none = "" if origin.left_out else " and no answer is in it"
+            raise NothingToMeasureError(f"{self.where}: no row has a confidence{none}. {origin}")
         used = [t for t in tables if t.cells]
         kinds = {key: t for t in used for key in SCORES if key in t.cells[0]}
         if len(kinds) > 1:

@@ -18,6 +18,7 @@ is higher where the answer is likelier right.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import PredictionsError
-from calibrant.files.formats.logs.base import LogFile, LogTable, Row, as_list, as_object
+from calibrant.files.formats.logs.base import LogFile, LogTable, Row, as_list, as_object, number_of
 from calibrant.files.formats.logs.stated import how_stated, stated
 from calibrant.files.options import ReadOptions
 
@@ -140,6 +141,16 @@ def label_of(token: str, labels: Sequence[str]) -> str | None:
     return next((label for label in labels if label.casefold() == bare.casefold()), None)
 
 
+def label_in(text: str, labels: Sequence[str]) -> str | None:
+    """Return the label that a text is, or the last one that it calls the answer."""
+    own = label_of(text, labels)
+    if own is not None or not labels:
+        return own
+    any_label = "|".join(re.escape(one) for one in sorted(labels, key=len, reverse=True))
+    said = re.findall(rf"(?i:answer)(?:\s+is)?[\s:*(\"'`\[]*({any_label})(?!\w)", text)
+    return said[-1] if said else None
+
+
 class AtAnswer(NamedTuple):
     """What the token of an answer says.
 
@@ -176,7 +187,11 @@ def log_probabilities(tokens: Sequence[Row], labels: Sequence[str]) -> AtAnswer 
     top: dict[str, float] = {}
     for one in [here, *map(as_object, as_list(here.get("top_logprobs")))]:
         token = str(one.get("token"))
-        top[token] = max(float(one.get("logprob", -math.inf)), top.get(token, -math.inf))
+        value = _log(one)
+        if value is not None:
+            top[token] = max(value, top.get(token, -math.inf))
+    if not top:
+        return None
     found: dict[str, float] = {}
     for token, value in top.items():
         label = label_of(token, labels)
@@ -221,31 +236,41 @@ class Answer:
     labels: Sequence[str] = ()
     more: Row = field(default_factory=dict[str, Any])
 
+    @property
+    def right(self) -> float | None:
+        """Whether it is right, where that is known or follows from what it says."""
+        if self.correct is not None or self.gold is None or self.said is None:
+            return self.correct
+        return float(self.said == self.gold)
+
 
 def add_answers(
     table: LogTable, answers: Sequence[Answer], options: ReadOptions, file: LogFile
 ) -> None:
     """Add answers with the confidence that a signal gives; without one they are counted."""
     signal = options.signal or ("verbalised" if options.verbalised else _best(answers))
-    chosen_signal(options, tuple(TEXT_OF), file.where)
-    table.signal = TEXT_OF[signal]
+    numbers = {k: 0 for one in answers for k, v in one.more.items() if isinstance(v, float)}
+    chosen_signal(options, (*TEXT_OF, *numbers), file.where)
+    table.signal = TEXT_OF.get(signal, f"'{signal}' (a score, no probability)")
     if signal in ("votes", "entropy"):
         _add_votes(table, answers, signal)
         return
-    numbers = [t.get("logprob", 0.0) for answer in answers for t in answer.tokens]
-    if signal != "verbalised":
-        check_not_all_alike(np.array(numbers, dtype=np.float64), file.where)
+    if signal in TEXT_OF and signal != "verbalised":
+        logs = [_log(t) or 0.0 for answer in answers for t in answer.tokens]
+        check_not_all_alike(np.array(logs, dtype=np.float64), file.where)
     if signal in LETTERS:
         _add_lettered(table, answers, signal, file)
         return
     for answer in answers:
         value = _value(answer, signal, options)
         if isinstance(value, str):
-            table.leave_out(value, answer.correct)
+            table.leave_out(value, answer.right)
+        elif answer.right is None and answer.gold is not None:
+            table.leave_out("its text doesn't say which of the labels it means")
         else:
-            key = "score" if signal in SEQUENCES else "confidence"
+            key = "confidence" if signal in ("verbalised", "p-true") else "score"
             cells = {**answer.more, "question": answer.question}
-            table.add(**{key: value}, correct=answer.correct, **cells)
+            table.add(**{key: value}, correct=answer.right, **cells)
     if signal == "verbalised" and not table.cells:
         table.notes += how_stated(answer.text for answer in answers)
 
@@ -321,6 +346,9 @@ def _best(answers: Sequence[Answer]) -> str:
 
 def _value(answer: Answer, signal: str, options: ReadOptions) -> float | str:
     """Return the confidence or score of an answer, or why it has none."""
+    if signal not in TEXT_OF:
+        value = answer.more.get(signal)
+        return f"'{signal}' is blank" if value is None else float(value)
     if signal == "verbalised":
         if options.verbalised is None:
             return (
@@ -335,8 +363,13 @@ def _value(answer: Answer, signal: str, options: ReadOptions) -> float | str:
         if found is None:
             return "neither True nor False"
         return float(1 / (1 + np.exp(found.values[1] - found.values[0])))
-    numbers = [float(one["logprob"]) for one in answer.tokens if "logprob" in one]
-    return float(SEQUENCES[signal](numbers))
+    numbers = [value for one in answer.tokens if (value := _log(one)) is not None]
+    return float(SEQUENCES[signal](numbers)) if numbers else "no log-probabilities"
+
+
+def _log(token: Row) -> float | None:
+    """Return the log-probability of a token; servers write null or -9999 for next to none."""
+    return number_of(token.get("logprob"))
 
 
 def _add_votes(table: LogTable, answers: Sequence[Answer], signal: str) -> None:
@@ -344,7 +377,7 @@ def _add_votes(table: LogTable, answers: Sequence[Answer], signal: str) -> None:
     of: dict[str, list[Answer]] = {}
     for answer in answers:
         if answer.said is None:
-            table.leave_out("a repeat without an answer", answer.correct)
+            table.leave_out("a repeat without an answer", answer.right)
         else:
             of.setdefault(answer.question, []).append(answer)
     for question, repeats in of.items():
@@ -356,7 +389,7 @@ def _add_votes(table: LogTable, answers: Sequence[Answer], signal: str) -> None:
         key = "confidence" if signal == "votes" else "score"
         table.add(
             **{key: value},
-            correct=first.correct,
+            correct=first.right,
             question=question,
             repeats=len(repeats),
             **first.more,

@@ -144,9 +144,11 @@ def test_a_change_is_dated_and_its_direction_told():
     assert diagnosis.state == "overconfident"
     assert diagnosis.gap[1] > 0.05
     assert diagnosis.refit is not None
-    assert diagnosis.refit.slope == pytest.approx(0.4, abs=0.1)
-    assert diagnosis.refit.helps
-    assert diagnosis.refit.ece_after[2] < diagnosis.refit.ece_before[1]
+    assert diagnosis.refit.state == "gain"
+    assert diagnosis.refit.after["ece"].ends[2] < diagnosis.refit.before["ece"].ends[1]
+    refit = monitor.refit("affine")
+    assert refit is not None
+    assert refit.weights_[0] == pytest.approx(0.4, abs=0.1)
     assert "Overconfident by" in str(monitor)
     assert "probably since row" in " ".join(str(monitor).split())
 

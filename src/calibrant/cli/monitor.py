@@ -19,6 +19,7 @@ from calibrant.core.text import wrap
 from calibrant.files import ReadOptions
 
 if TYPE_CHECKING:
+    from calibrant.monitor.checkpointing import Refitted
     from calibrant.monitor.monitor import Monitor
     from calibrant.monitor.planning import Plan
     from calibrant.monitor.promise import Promise
@@ -111,6 +112,13 @@ class WatchOptions(ReportOptions):
         metavar="COMMAND",
         panel=OUTPUT,
     )
+    refit: str = option(
+        "auto",
+        "Method of the refit that is written beside the state at an alarm, ready for apply; "
+        "`calibrant methods` lists them.",
+        metavar="METHOD",
+        panel=OUTPUT,
+    )
     metrics_out: Path | None = option(
         None, "Write Prometheus' text format here, again and again.", panel=OUTPUT
     )
@@ -141,7 +149,9 @@ def monitor(
     from calibrant.monitor.checkpointing import Checkpoints, only_one
     from calibrant.monitor.rows import Reading
     from calibrant.monitor.streams import feed, feed_outcomes
+    from calibrant.posthoc.registry import make_calibrator
 
+    make_calibrator(output.refit)  # which raises if there is none of that name
     inputs = [Path(stream) for stream in streams or [] if stream != "-"]
     state, key = options.state, read.id or "id"
     outcomes, read = [Path(path) for path in read.outcomes], read.but(outcomes=())
@@ -191,6 +201,7 @@ def monitor(
             output.on_alarm,
             output.save_seconds,
             output.report if live else None,
+            output.refit,
         )
         checkpoints.keep(feed(watched, streams or [], reading, read=read, follow=following))
         for path in outcomes:
@@ -205,7 +216,7 @@ def monitor(
         if state is None:  # nothing follows
             checkpoints.keep([list(watched.close_clusters())])
         checkpoints.save()
-        refit = checkpoints.refit() if watched.alarms else None
+        refit = checkpoints.refit()
     _finish(watched, output, refit)
 
 
@@ -291,7 +302,7 @@ def _plan(streams: list[str], reading: Reading, settings: dict[str, Any], points
     return found.plan(points / 100, **settings)
 
 
-def _finish(watched: Monitor, output: WatchOptions, refit: Path | None = None) -> None:
+def _finish(watched: Monitor, output: WatchOptions, refit: Refitted | None = None) -> None:
     """Write and print the state; an alarm is an exit code."""
     from calibrant.monitor.lines import Unreadable
 
@@ -304,10 +315,7 @@ def _finish(watched: Monitor, output: WatchOptions, refit: Path | None = None) -
     if output.details:
         document["details"]["unreadable"] = {"lines": unreadable.lines, "first": unreadable.first}
     if refit is not None:
-        text += "\n\n" + wrap(
-            f"The refit is in {refit}, ready for rows with confidences: "
-            f"calibrant apply {refit} FILE --out OUT"
-        )
+        text += f"\n\n{wrap(str(refit))}"
     emit(text, document, output.json)
     if watched.alarms:
         raise typer.Exit(ALARM)

@@ -13,11 +13,12 @@ import sys
 import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from calibrant.core.errors import InputError
+from calibrant.core.errors import CalibrantError, InputError
 from calibrant.files.atomic import replacing
 from calibrant.monitor.monitor import Monitor
 from calibrant.monitor.sequential_tests import Alarm
@@ -27,16 +28,36 @@ PAGE_SECONDS = 30.0
 PREFIX = "calibrant_monitor"
 
 
-def alarm_line(alarm: Alarm, monitor: Monitor, refit: Path | None = None) -> str:
-    """Return an alarm as one line of JSON, with the file of the refit if there is one."""
+@dataclass(frozen=True)
+class Refitted:
+    """What became of a refit.
+
+    Attributes:
+        path: its file; None where none was made.
+        said: what it is worth on rows that it hasn't seen, or why there is none.
+    """
+
+    path: Path | None
+    said: str
+
+    def __str__(self) -> str:
+        if self.path is None:
+            return self.said
+        apply = f"calibrant apply {self.path} FILE --out OUT"
+        return f"{self.said} The refit is in {self.path}, ready for such rows: {apply}"
+
+
+def alarm_line(alarm: Alarm, monitor: Monitor, refit: Refitted | None = None) -> str:
+    """Return an alarm as one line of JSON, with what became of the refit if there was one."""
     diagnosis = monitor.diagnosis()
+    said = None if diagnosis is None else diagnosis.what_a_refit_gives()
     document: dict[str, Any] = {"event": "calibrant_monitor_alarm", **alarm.as_dict()}
     document |= {
         "rows": monitor.rows,
         "tolerance": monitor.tolerance,
         "which_way": None if diagnosis is None else diagnosis.which_way(),
-        "refit": None if diagnosis is None else diagnosis.what_a_refit_gives(),
-        "refit_file": None if refit is None else str(refit),
+        "refit": said if refit is None else refit.said,
+        "refit_file": None if refit is None or refit.path is None else str(refit.path),
         "doubt": monitor.findings().doubt or None,
     }
     return json.dumps(document)
@@ -228,11 +249,13 @@ class Checkpoints:
         on_alarm: str | None = None,
         seconds: float = 1.0,
         page: Path | None = None,
+        method: str = "auto",
     ) -> None:
         """Remember where everything goes; the arguments are those of the command line.
 
-        `page` is written every `PAGE_SECONDS` at most, and at each alarm.
+        `page` is written every `PAGE_SECONDS` at most, and at each alarm; `method` is the refit's.
         """
+        self.method, self._refit = method, (-1, Refitted(None, ""))
         self.page, self.shown = page, -math.inf
         self.watched, self.state, self.metrics_out = watched, state, metrics_out
         self.on_alarm, self.seconds = on_alarm, seconds
@@ -270,14 +293,27 @@ class Checkpoints:
             announced.append(test)
             self.save()
 
-    def refit(self) -> Path | None:
-        """Write the refit beside the state, ready for `apply`, and return where; None without."""
-        fitted = None if self.state is None else self.watched.refit()
-        if self.state is None or fitted is None:
+    def refit(self) -> Refitted | None:
+        """Write the refit beside the state, ready for `apply`; None without alarm or state."""
+        if self.state is None or not self.watched.alarms:
             return None
-        path = self.state.with_name(f"{self.state.name}.refit.safetensors")
+        if self._refit[0] != self.watched.rows:  # an alarm may follow another at once
+            self._refit = self.watched.rows, self._refitted(self.state)
+        return self._refit[1]
+
+    def _refitted(self, state: Path) -> Refitted:
+        path = state.with_name(f"{state.name}.refit.safetensors")
+        try:
+            fitted = self.watched.refit(self.method)
+        except CalibrantError as error:  # a method that such rows don't fit
+            return Refitted(None, f"No refit was made: {error}.")
+        if fitted is None:
+            return Refitted(None, "No refit was made: rows are too few, or too much alike.")
         fitted.save(path)
-        return path
+        worth = fitted.fit_report_.worth or {}
+        rows = {"toplabel": "confidences", "binary": f"{fitted.kind_} of class 1"}
+        what = rows.get(fitted.form_, f"{fitted.kind_} of {fitted.n_classes_} classes")
+        return Refitted(path, f"Refit on {worth['rows']} rows with {what}. {worth['finding']}")
 
     def save(self) -> None:
         """Write the state and the metrics."""

@@ -43,7 +43,10 @@ class Outcome(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """A prediction whose outcome is known; `origin` is a hash of what its id begins with."""
+    """A prediction whose outcome is known: its true label, -1 where only that it was right is.
+
+    `origin` is a hash of what its id begins with.
+    """
 
     confidence: float
     correct: bool
@@ -51,6 +54,8 @@ class Joined(NamedTuple):
     cluster: str | None
     hour: int | None
     origin: int
+    key: str
+    label: int
 
 
 class Waiting(NamedTuple):
@@ -154,7 +159,8 @@ class DelayedLabels:
         start = beginning(name)
         origin = 0 if start is None else hash_of_name(start)
         right = outcome.right(said.predicted)
-        return Joined(said.confidence, right, *said[2:], origin)
+        label = outcome.value if outcome.is_label else -1
+        return Joined(said.confidence, right, *said[2:], origin, name, label)
 
     def _bound(self, waiting: dict[str, Any]) -> None:
         while len(waiting) > self.most:

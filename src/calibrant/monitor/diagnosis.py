@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
-from calibrant.core.weights import codes_of
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.formatting import percent
 from calibrant.evaluation.rare_outcomes import Gap
-from calibrant.evaluation.results import Evaluation, State, state_of
-from calibrant.metrics.bins import equal_mass_cuts, logit
-from calibrant.metrics.cox import CoxFit, fit_of_curve
+from calibrant.evaluation.results import State, state_of
+from calibrant.metrics.bins import equal_mass_cuts
 from calibrant.metrics.resampling import Clusters
 from calibrant.metrics.top_label import TopLabel
-from calibrant.monitor.neighbours import Neighbours, neighbours
+from calibrant.posthoc.worth import CrossValidated, cross_validated
 from calibrant.predictions.predictions import Predictions
 
 LEVEL = 0.95
@@ -26,8 +23,11 @@ LEVEL = 0.95
 BANDS, FEWEST_IN_BAND = 5, 40
 # Fewer rows than this are refitted in vain.
 FEWEST_TO_REFIT = 200
-FOLDS = 10
+# So do fewer clusters, right rows, or wrong ones.
+FEWEST_OF_EACH = 10
 RESAMPLES = 200
+# What a refit gives is said of the map that every report can afford to fit.
+REFIT = "affine"
 
 
 @dataclass(frozen=True)
@@ -55,34 +55,6 @@ class Band:
 
 
 @dataclass(frozen=True)
-class Refit:
-    """What a refit on these rows would give, by cross-validation; fractions and nats.
-
-    The map is logit p' = intercept + slope logit p. Differences are after less before: below zero
-    the refit is better.
-
-    Attributes:
-        slope: of the map; below 1 it draws confidences together. intercept: of the map.
-        ece_before: (value, low, high) of the ECE as it is; ece_after: with the refit.
-        floor: what honest confidences like those after the refit would show.
-        nll_difference: (value, low, high) of the mean log loss of right or wrong, after less
-            before, paired row by row.
-    """
-
-    slope: float
-    intercept: float
-    ece_before: tuple[float, float, float]
-    ece_after: tuple[float, float, float]
-    floor: float
-    nll_difference: tuple[float, float, float]
-
-    @property
-    def helps(self) -> bool:
-        """Whether the log loss surely gets better."""
-        return self.nll_difference[2] < 0
-
-
-@dataclass(frozen=True)
 class Diagnosis:
     """What the latest rows show.
 
@@ -91,7 +63,8 @@ class Diagnosis:
         state: in which way confidences are off, as `calibrant.evaluate` says it.
         gap: (value, low, high) of confidence less accuracy.
         bands: the same by stretches of the scale.
-        refit: what a refit would give; None where rows are too few or all alike.
+        refit: what a refit of the confidences by `REFIT` would give, cross-validated; None where
+            rows are too few or all alike.
     """
 
     first: int
@@ -99,11 +72,12 @@ class Diagnosis:
     state: State
     gap: tuple[float, float, float]
     bands: tuple[Band, ...]
-    refit: Refit | None
+    refit: CrossValidated | None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as JSON takes them."""
-        return asdict(self)
+        own = vars(self) | {"bands": [asdict(band) for band in self.bands]}
+        return own | {"refit": None if self.refit is None else self.refit.as_dict()}
 
     def which_way(self) -> str:
         """Return which way and where, as a clause."""
@@ -134,19 +108,8 @@ class Diagnosis:
         """Return what a refit on these rows would give, as a sentence."""
         if self.refit is None:
             return f"{self.rows} rows are too few, or too much alike, to say what a refit gives."
-        refit = self.refit
-        before, after = (
-            f"{percent(value)} % ({percent(low)} to {percent(high)})"
-            for value, low, high in (refit.ece_before, refit.ece_after)
-        )
-        effect = "improves" if refit.helps else "doesn't surely improve"
-        value, low, high = refit.nll_difference
-        return (
-            f"A refit on the latest {self.rows} rows (log odds times {refit.slope:.2f}, plus "
-            f"{refit.intercept:.2f}) would take the ECE from {before} to {after}, where honest "
-            f"confidences show {percent(refit.floor)} %; it {effect} the log loss ({value:+.4f}, "
-            f"{low:+.4f} to {high:+.4f})."
-        )
+        said = self.refit.headline()
+        return f"A refit on the latest {self.rows} rows: {said[:1].lower()}{said[1:]}"
 
 
 def diagnose(
@@ -161,7 +124,11 @@ def diagnose(
         clusters: (n,) code of each row's cluster, of at least two; None where rows stand alone.
     """
     rows = TopLabel.sort(confidence, correct)
-    before = _evaluated(confidence, correct, clusters)
+    right = correct.astype(np.int64)
+    predictions = Predictions.from_confidence(
+        confidence, np.ones_like(right), right, clusters=clusters
+    )
+    before = evaluate(predictions, metrics=["ece"], resamples=RESAMPLES, level=LEVEL)
     sorted_clusters = None if clusters is None else clusters[rows.order]
     gap = Gap.of(rows, LEVEL, Clusters.of(sorted_clusters))
     return Diagnosis(
@@ -170,16 +137,16 @@ def diagnose(
         state_of(before),
         (gap.value, gap.low, gap.high),
         tuple(_bands(rows, sorted_clusters)),
-        _refit(confidence, correct, before["ece"].ends, clusters),
+        cross_validated(REFIT, predictions) if refittable(predictions) else None,
     )
 
 
-def _evaluated(confidence: FloatArray, correct: BoolArray, clusters: IntArray | None) -> Evaluation:
-    right = correct.astype(np.int64)
-    predictions = Predictions.from_confidence(
-        confidence, np.ones_like(right), right, clusters=clusters
-    )
-    return evaluate(predictions, metrics=["ece"], resamples=RESAMPLES, level=LEVEL)
+def refittable(rows: Predictions) -> bool:
+    """Return whether rows of confidences are enough, and different enough, for a refit."""
+    right = int((rows.known_labels == rows.predicted).sum())
+    units = rows.n if rows.clusters is None else len(np.unique(rows.clusters))
+    some = rows.n >= FEWEST_TO_REFIT and units >= FEWEST_OF_EACH
+    return some and min(right, rows.n - right) >= FEWEST_OF_EACH and bool(np.ptp(rows.scores) > 0)
 
 
 def _bands(rows: TopLabel, clusters: IntArray | None) -> list[Band]:
@@ -199,120 +166,3 @@ def _bands(rows: TopLabel, clusters: IntArray | None) -> list[Band]:
         low, high = float(part.confidence[0]), float(part.confidence[-1])
         found.append(Band(low, high, part.n, *gap))
     return found
-
-
-def _mapped(confidence: FloatArray, fit: FloatArray, right: BoolArray) -> tuple[FloatArray, CoxFit]:
-    """Return the confidences through the map that fits other rows best, and the map."""
-    cox = fit_of_curve(TopLabel.sort(fit, right).curves())
-    return 1 / (1 + np.exp(-(cox.intercept + cox.slope * logit(confidence)))), cox
-
-
-def _refit(
-    confidence: FloatArray,
-    correct: BoolArray,
-    before: tuple[float, float, float],
-    clusters: IntArray | None,
-) -> Refit | None:
-    of = np.arange(len(confidence)) if clusters is None else codes_of(clusters)[0]
-    number = int(of.max()) + 1
-    rare = min(int(correct.sum()), int((~correct).sum()))
-    few = len(confidence) < FEWEST_TO_REFIT or rare < FOLDS or number < FOLDS
-    if few or np.ptp(confidence) == 0:
-        return None
-    fold = (np.random.default_rng(0).permutation(number) % FOLDS)[of]
-    after = np.empty_like(confidence)
-    for k in range(FOLDS):
-        out = fold == k
-        after[out], _ = _mapped(confidence[out], confidence[~out], correct[~out])
-    after = np.clip(after, 0.0, 1.0)
-    _, cox = _mapped(confidence, confidence, correct)
-    evaluated = _evaluated(after, correct, clusters)["ece"]
-    loss = [np.logaddexp(0, np.where(correct, -1, 1) * logit(c)) for c in (after, confidence)]
-    apart = loss[0] - loss[1]
-    value = float(apart.mean())
-    of_clusters = np.bincount(of, apart - value)
-    half = 1.96 * float(of_clusters @ of_clusters * number / (number - 1)) ** 0.5 / len(apart)
-    return Refit(
-        cox.slope,
-        cox.intercept,
-        before,
-        evaluated.ends,
-        float(evaluated.floor or 0.0),
-        (value, value - half, value + half),
-    )
-
-
-# What is wrong since a change is said of as many rows at least.
-FEWEST = 200
-
-
-@dataclass
-class Latest:
-    """The last `most` rows.
-
-    Attributes:
-        most: how many are kept.
-        confidence: (n,) theirs; correct: (n,) whether each was right.
-        origin: (n,) hash of each one's cluster, or else of what its id begins with; 0 for neither.
-    """
-
-    most: int
-    confidence: FloatArray
-    correct: BoolArray
-    origin: IntArray
-
-    @classmethod
-    def start(cls, most: int) -> Latest:
-        """Return none yet."""
-        return cls(most, np.empty(0), np.empty(0, dtype=np.bool_), np.empty(0, dtype=np.int64))
-
-    def add(
-        self,
-        confidence: FloatArray,
-        correct: BoolArray,
-        origin: IntArray | None = None,
-    ) -> None:
-        """Keep (n,) more rows."""
-        known = np.zeros(len(correct), dtype=np.int64) if origin is None else origin
-        self.origin = np.concatenate([self.origin, known])[-self.most :]
-        self.confidence = np.concatenate([self.confidence, confidence])[-self.most :]
-        self.correct = np.concatenate([self.correct, correct])[-self.most :]
-
-    def since(self, rows: int, row: int | None) -> slice:
-        """Return which of the kept rows came since a row of a stream of so many, at least some."""
-        kept = len(self.confidence)
-        wanted = kept if row is None else max(rows - row, FEWEST)
-        return slice(max(kept - wanted, 0), None)
-
-    def neighbours(self) -> Neighbours | None:
-        """Return how rows without clusters depend on their neighbours; None if too few say it."""
-        return neighbours(self.confidence, self.correct, self.origin)
-
-    def diagnosis(self, rows: int, since: int | None, *, clustered: bool) -> Diagnosis | None:
-        """Return what the rows show from row `since` on, or all that are kept.
-
-        None without any, or where all are of one cluster.
-
-        Args:
-            rows: how many rows the stream has.
-            since: the row since when it is off, if it is known.
-            clustered: whether rows have clusters.
-        """
-        if not len(self.confidence):
-            return None
-        part = self.since(rows, since)
-        said, right, origin = self.confidence[part], self.correct[part], self.origin[part]
-        if not clustered:
-            return diagnose(rows - len(said), said, right)
-        if len(np.unique(origin)) < 2:
-            return None
-        return diagnose(rows - len(said), said, right, origin)
-
-    @classmethod
-    def merged(cls, parts: Sequence[Latest]) -> Latest:
-        """Return as many of the latest rows of each part as there is room for."""
-        most = parts[0].most
-        whole, share = cls.start(most), max(most // len(parts), 1)
-        for part in parts:
-            whole.add(part.confidence[-share:], part.correct[-share:], part.origin[-share:])
-        return whole

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.arrays import Array, FloatArray, as_array, to_numpy
-from calibrant.core.errors import InputError, PredictionsError
+from calibrant.core.errors import InputError, PredictionsError, heard_warnings
 from calibrant.files.atomic import StrPath
 from calibrant.metrics.pairs import confidence_and_correct
 from calibrant.monitor.delayed_labels import Outcome, Unlabelled, Waiting
-from calibrant.monitor.diagnosis import Diagnosis
+from calibrant.monitor.diagnosis import FEWEST_TO_REFIT, Diagnosis, refittable
 from calibrant.monitor.formatting import GroupFound, MonitorFindings, clusters_found, groups_found
 from calibrant.monitor.hours import hour_of
 from calibrant.monitor.neighbours import Neighbours
@@ -25,10 +25,10 @@ from calibrant.monitor.sequential_tests import Alarm, TestName
 from calibrant.monitor.state import State
 from calibrant.monitor.state_file import damaged_is_said, read_state, write_state
 from calibrant.monitor.windows import Window
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.registry import make_calibrator
+from calibrant.posthoc.worth import cross_validated
 from calibrant.predictions.predictions import Predictions
-
-if TYPE_CHECKING:
-    from calibrant.posthoc.log_odds import AffineScaling
 
 SETTINGS = (
     "tolerance",
@@ -170,6 +170,7 @@ class Monitor:
         groups: Any = None,
         clusters: Any = None,
         times: Any = None,
+        scores: Predictions | None = None,
     ) -> tuple[Alarm, ...]:
         """Count rows, and return the alarms that rose at one of them.
 
@@ -182,6 +183,8 @@ class Monitor:
             clusters: (n,) names of clusters, or one for all rows; always or never.
             times: (n,) when rows were predicted, or one for all, for reports by hour: seconds since
                 1970, or text of ISO 8601.
+            scores: the same n rows as the network scored all classes, with labels: from the latest
+                of them `refit` learns. Not needed with (n, K) probabilities, which are kept.
 
         Raises:
             PredictionsError: unusable arrays; nothing is counted then.
@@ -196,9 +199,25 @@ class Monitor:
         names = as_names(groups, len(values)), as_names(clusters, len(values), "clusters")
         hours = as_hours(times, len(values))
         clipped, hits = np.clip(values, 0.0, 1.0), right.astype(np.bool_)
-        return self._state.add(
+        if scores is None and said.ndim == 2:
+            scores = Predictions("probs", said, as_rows(correct).astype(np.int64))
+        number = self.rows + np.arange(len(values))
+        risen = self._state.add(
             clipped, hits, *names, hours=None if hours is None else np.array(hours)
         )
+        if scores is not None and scores.known_labels is not None:
+            self._state.keep_scores(scores, scores.known_labels, number, names[1])
+        return risen
+
+    def remember(self, ids: Any, scores: Predictions) -> None:
+        """Keep the scores of predictions whose labels come by id, for `refit`; see `predict`.
+
+        Args:
+            ids: (n,) names or numbers; scores: the same n rows as the network scored all classes.
+        """
+        keys = [str(key) for key in as_ids(ids)]
+        check_lengths(keys, scores.scores)
+        self._state.scores.wait(keys, scores)
 
     def predict(
         self,
@@ -294,23 +313,39 @@ class Monitor:
         alarm = self.alarms.get("change") or self.alarms.get("level")
         return None if alarm is None else alarm.since.row
 
-    def refit(self) -> AffineScaling | None:
-        """Return a calibrator of confidences fitted to the rows since the change.
+    def refit(self, method: str = "auto") -> Calibrator | None:
+        """Return a calibrator fitted to the latest rows, those since the change if there was one.
 
-        It is the refit of `diagnosis`, logit p' = slope logit p + intercept, and what it gives
-        there is cross-validated. It maps confidences in a predicted class; to refit other scores,
-        fit again on their rows (`calibrant fit`). None where rows are too few or all alike.
+        It takes what rows came as: the scores of all classes, of which about a megabyte of the
+        latest is kept, or else the confidence of the predicted class. What it is worth on rows that
+        it hasn't seen is `fit_report_.worth`, as `calibrant.posthoc.cross_validated` says it. None
+        where rows are too few or all alike.
+
+        Args:
+            method: as `calibrant methods` lists them; ``"auto"`` takes one temperature of few rows.
+
+        Raises:
+            InputError: no such method, or one that such rows don't fit.
         """
-        from calibrant.posthoc.log_odds import AffineScaling
-
-        found = self.diagnosis()
-        if found is None or found.refit is None:
-            return None
-        latest = self._state.latest
-        part = latest.since(self.rows, self._since())
-        right = latest.correct[part].astype(np.int64)
-        rows = Predictions.from_confidence(latest.confidence[part], np.ones_like(right), right)
-        return AffineScaling().fit_predictions(rows)
+        latest, since, clustered = self._state.latest, self._since(), bool(self._state.clustered)
+        first = 0 if since is None else min(since, self.rows - FEWEST_TO_REFIT)
+        rows = self._state.scores.since(first, clustered=clustered)
+        if rows is None or rows.n < FEWEST_TO_REFIT:
+            part = latest.since(self.rows, since)
+            rows = Predictions.from_confidence(
+                latest.confidence[part],
+                correct=latest.correct[part],
+                source="the latest rows",
+                clusters=latest.origin[part] if clustered else None,
+            )
+            if not refittable(rows):
+                return None
+        calibrator = make_calibrator(method)
+        with heard_warnings():
+            calibrator.fit_predictions(rows)
+            worth = cross_validated(calibrator, rows)
+        calibrator.fit_report_ = replace(calibrator.fit_report_, worth=worth.as_dict())
+        return calibrator
 
     def neighbours(self) -> Neighbours | None:
         """Return how much the latest rows depend on their neighbours, which the promises exclude.

@@ -14,6 +14,7 @@ from calibrant.core.text import counted, wrap
 from calibrant.core.weights import codes_of
 from calibrant.monitor.monitor import Monitor, as_ids, as_names, as_rows
 from calibrant.monitor.sequential_tests import Alarm
+from calibrant.predictions.predictions import Predictions
 
 # Streams that are drawn, and rows after which one is given up.
 STREAMS, MOST_ROWS = 60, 30_000
@@ -197,6 +198,7 @@ class Confidences(Monitor):
         groups: Any = None,
         clusters: Any = None,
         times: Any = None,
+        scores: Predictions | None = None,
     ) -> tuple[Alarm, ...]:
         """Keep confidences, and names of clusters."""
         said = as_rows(confidence)

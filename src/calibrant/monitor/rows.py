@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from typing import Any, cast
 
@@ -220,6 +220,7 @@ def scored(
         _groups(rows, forms, predicted, reading, numbers, source),
         _clusters(rows, forms, reading, numbers, source),
         _times(rows, forms, reading, numbers, source),
+        [(at, some) for at, some, _ in looked],
     )
     if first is not None and not first.enough:
         for at, some, names in looked:
@@ -425,6 +426,7 @@ class Scored:
         ids: (n,) or None each.
         groups: (n,) names, or None; clusters: (n,) names, or None.
         times: (n,) when rows were predicted, or None.
+        scores: rows with scores of classes: their places, and the scores.
     """
 
     confidence: FloatArray
@@ -434,6 +436,7 @@ class Scored:
     groups: list[str] | None
     clusters: list[str] | None = None
     times: list[Any] | None = None
+    scores: Sequence[tuple[Sequence[int], Predictions]] = ()
 
     def feed(
         self, monitor: Monitor, unreadable: Callable[[PredictionsError], None] | None = None
@@ -446,6 +449,11 @@ class Scored:
                 them.
         """
         alarms, start, n = list[Alarm](), 0, len(self.confidence)
+        for at, rows in self.scores:
+            named = [k for k, i in enumerate(at) if self.ids[i] is not None]
+            if named:
+                ids = [str(self.ids[at[k]]) for k in named]
+                monitor.remember(ids, rows.take(np.array(named)))
         while start < n:
             kind, stop = self._kind(start), start + 1
             while stop < n and self._kind(stop) == kind:
@@ -495,7 +503,18 @@ class Scored:
         ]
         clusters = None if self.clusters is None else self.clusters[part]
         times = None if self.times is None else self.times[part]
-        return monitor.update(said, np.array(right, dtype=np.bool_), groups, clusters, times)
+        hits, scores = np.array(right, dtype=np.bool_), self._scores(part)
+        return monitor.update(said, hits, groups, clusters, times, scores)
+
+    def _scores(self, part: slice) -> Predictions | None:
+        """Return the scores of some rows with their labels, if all have both."""
+        outcomes = [outcome for outcome in self.outcomes[part] if outcome is not None]
+        alike = len(self.scores) == 1 and len(self.scores[0][0]) == len(self.outcomes)
+        if not alike or not all(outcome.is_label for outcome in outcomes):
+            return None
+        labels = np.array([outcome.value for outcome in outcomes], dtype=np.int64)
+        rows = self.scores[0][1].take(np.arange(len(self.outcomes))[part])
+        return replace(rows, known_labels=labels)
 
     def _by_id(self, monitor: Monitor, kind: str, i: int) -> list[Alarm]:
         key, outcome, alarms = str(self.ids[i]), self.outcomes[i], list[Alarm]()

@@ -9,7 +9,7 @@ than their rows. The same goes for clusters, if all rows of one come to the same
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,8 @@ from calibrant.monitor.delayed_labels import (
     Unlabelled,
     hash_of_name,
 )
-from calibrant.monitor.diagnosis import Latest
 from calibrant.monitor.hours import Hours
+from calibrant.monitor.latest import Latest, Scores
 from calibrant.monitor.promise import Watched
 from calibrant.monitor.sequential_tests import (
     Alarm,
@@ -46,10 +46,12 @@ from calibrant.monitor.state_file import (
     pack_evidence,
     pack_groups,
     pack_hours,
+    pack_scores,
     pack_trail,
 )
 from calibrant.monitor.trail import FOR_EVER, Trail
 from calibrant.monitor.windows import Windows
+from calibrant.predictions.predictions import Predictions
 
 # As many rows as are worked on at once: their payments should stay in the cache.
 ROWS_AT_ONCE = 2048
@@ -62,7 +64,7 @@ class State:
     Attributes:
         tests: the two tests.
         windows: sums over the stream.
-        latest: the latest rows.
+        latest: the latest rows; scores: of those that came with them.
         waiting: predictions and outcomes without each other.
         clusters: which are unfinished, and which were counted.
         unlabelled: sums over rows without an outcome.
@@ -76,6 +78,7 @@ class State:
     tests: TwoTests
     windows: Windows
     latest: Latest
+    scores: Scores
     waiting: DelayedLabels
     clusters: Clusters
     unlabelled: Unlabelled = field(default_factory=Unlabelled)
@@ -98,6 +101,7 @@ class State:
             tests,
             Windows.start(settings["window"]),
             Latest.start(settings["latest"]),
+            Scores(settings["latest"]),
             DelayedLabels(settings["most_waiting"]),
             Clusters(settings["open_clusters"], settings["most_waiting"]),
             promise=settings["promise"] and Watched(settings["promise"], settings["alpha"]),
@@ -221,13 +225,21 @@ class State:
         names = [str(row.group) for row in rows if row.group is not None]
         clusters = [str(row.cluster) for row in rows if row.cluster is not None]
         origin = np.array([row.origin for row in rows])
-        hits = np.array(right, dtype=np.bool_)
+        hits, number = np.array(right, dtype=np.bool_), self.windows.rows + np.arange(len(rows))
         risen = self.add(said, hits, names or None, clusters or None, origin)
         # Times are for reports alone, and some rows may have none.
         at = np.array([row.hour is not None for row in rows])
         hours = np.array([row.hour for row in rows if row.hour is not None], dtype=np.int64)
         self.hours.add(hours, said[at], hits[at])
+        keys, labels = [row.key for row in rows], [row.label for row in rows]
+        self.scores.learn(keys, labels, number, _hashes(clusters))
         return risen
+
+    def keep_scores(
+        self, rows: Predictions, labels: IntArray, number: IntArray, clusters: Sequence[str] | None
+    ) -> None:
+        """Keep the scores of (n,) rows that were counted as these numbers."""
+        self.scores.add(rows, labels, number, _hashes(clusters or ()))
 
     def pack(self) -> tuple[dict[str, Any], Arrays]:
         """Return everything as a header and arrays."""
@@ -256,6 +268,9 @@ class State:
             "latest.origin": self.latest.origin,
         }
         own = self.waiting.pack() | pack_clusters(self.clusters) | pack_hours(self.hours)
+        if self.scores.form is not None:
+            header["scores"] = asdict(self.scores.form) | {"waiting": list(self.scores.waiting)}
+            own |= pack_scores(self.scores)
         if watched is not None:
             own |= pack_evidence(watched.evidence, "promise")
         return header, arrays | latest | own
@@ -292,6 +307,7 @@ class State:
         self.latest = Latest(self.latest.most, latest, correct, origin)
         self.waiting = saved.waiting(self.waiting.most)
         self.hours = saved.hours(rows)
+        self.scores = saved.scores(self.scores, rows)
         sums = saved.part(saved.header, "unlabelled", dict)
         without = saved.whole(sums, "rows")
         # Rows are taken out again, and leave a rounding error.
@@ -317,6 +333,7 @@ class State:
             merged_tests([part.tests for part in parts], starts.tolist()),
             merged_windows([part.windows for part in parts]),
             Latest.merged([part.latest for part in parts]),
+            Scores.merged([part.scores for part in parts], starts[:-1].tolist()),
             parts[0].waiting.merge(part.waiting for part in parts[1:]),
             clusters[0].merge(clusters[1:]),
             unlabelled,
@@ -325,6 +342,10 @@ class State:
             hours=parts[0].hours.merge([part.hours for part in parts[1:]]),
             promise=_merged_promise([part.promise for part in parts], starts[-1]),
         )
+
+
+def _hashes(names: Sequence[str]) -> IntArray | None:
+    return np.array([hash_of_name(name) for name in names]) if names else None
 
 
 def _merged_promise(parts: Sequence[Watched | None], rows: int) -> Watched | None:

@@ -24,6 +24,7 @@ from calibrant.monitor.clusters import Clusters, Dependence, Unfinished
 from calibrant.monitor.delayed_labels import DelayedLabels, Outcome, Said
 from calibrant.monitor.hours import KEPT as KEPT_HOURS
 from calibrant.monitor.hours import MOST_HOURS, Hours
+from calibrant.monitor.latest import NUMBERS, Form, Scores
 from calibrant.monitor.promise import Watched
 from calibrant.monitor.sequential_tests import (
     ALTERNATIVES,
@@ -261,6 +262,33 @@ class Saved:
             raise Damaged("sums of hours that can't be")
         return Hours(dict(zip(hour, sums, strict=True)))
 
+    def scores(self, empty: Scores, rows: int) -> Scores:
+        """Return the scores of the latest of so many rows; states of old versions have none."""
+        if self.header.get("scores") is None:
+            return empty
+        own: dict[str, Any] = self.part(self.header, "scores", dict)
+        names: Any = own.get("class_names")
+        width = self.whole(own, "width", NUMBERS)
+        waiting: list[Any] = self.part(own, "waiting", list)
+        texts: list[Any] = [*waiting, *(names or ())]
+        known = own.get("kind") in ("logits", "probs") and own.get("binary") in (True, False)
+        if not known or width < 2 or not all(isinstance(text, str) for text in texts):
+            raise Damaged("scores of an unknown form")
+        form = Form(own["kind"], own["binary"], width, None if names is None else tuple(names))
+        low, high = (0.0, 1.0) if form.kind == "probs" else (-np.inf, np.inf)
+        found = replace(empty, form=form)
+        label = self.array("scores.labels", np.int64, (None,), 0, width - 1)
+        number = self.array("scores.row", np.int64, (len(label),), 0, max(rows - 1, 0))
+        origin = self.array("scores.origin", np.int64, (len(label),))
+        kept = self.array("scores.kept", np.float32, (len(label), width), low, high)
+        scores = self.array("scores.waiting", np.float32, (len(waiting), width), low, high)
+        most = max(len(label), len(waiting))
+        if most > found.most or len(label) > rows or len(names or range(width)) != width:
+            raise Damaged("more scores than there may be")
+        found.waiting = dict(zip(waiting, scores, strict=True))
+        found.parts = [(kept, label, number, origin)] if len(label) else []
+        return found
+
     def alarms(self, tests: TwoTests, rows: int) -> dict[str, Alarm]:
         """Return the alarms that rose in so many rows."""
         found: dict[str, Alarm] = {}
@@ -373,6 +401,15 @@ def pack_clusters(clusters: Clusters) -> Arrays:
         "closed": np.fromiter(clusters.closed, dtype=np.int64, count=len(clusters.closed)),
         "dependence": clusters.dependence.sums,
     }
+
+
+def pack_scores(scores: Scores) -> Arrays:
+    """Return the scores of the latest rows as arrays; their form goes into the header."""
+    names = ("kept", "labels", "row", "origin")
+    arrays = {f"scores.{n}": part for n, part in zip(names, scores.together(), strict=True)}
+    width = 0 if scores.form is None else scores.form.width
+    waiting = np.array([*scores.waiting.values()], dtype=np.float32).reshape(-1, width)
+    return arrays | {"scores.waiting": waiting}
 
 
 def pack_hours(hours: Hours) -> Arrays:

@@ -185,13 +185,14 @@ def _predictions(
         within = None if clusters is None else clusters[part].tolist()
         if ids is None:
             right = None if truth is None else predicted == truth
-            alarms = monitor.update(said, right, own, within, when)
+            alarms = monitor.update(said, right, own, within, when, some)
         else:
             known = (
                 [None] * len(said) if truth is None else [Outcome(y, True) for y in truth.tolist()]
             )
-            scored = Scored(said, predicted, known, ids[part].tolist(), own, within, when)
-            alarms = scored.feed(monitor)
+            keys, scores = ids[part].tolist(), [(range(len(said)), some)]
+            found = Scored(said, predicted, known, keys, own, within, when, scores)
+            alarms = found.feed(monitor)
         note |= {"rows": stop, "check": seen}
         yield list(alarms)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import numpy as np
 import pytest
 
 import calibrant as cb
+from calibrant.decision import decide_by
+from calibrant.metrics import multicalibration
 
 TEST = cb.load_sample("test")
 SCALING = cb.TemperatureScaling().fit_predictions(cb.load_sample("validation"))
@@ -26,18 +29,19 @@ RULES: dict[str, dict[str, Any]] = {
     "cost": {"error_cost": 10, "hand_over_cost": 1},
     "set": {"cover": 0.95},
 }
-DECISIONS = {name: cb.decide(SCALING, TEST, **rule) for name, rule in RULES.items()}
+DECISIONS: dict[str, Any] = {n: cb.decide(SCALING, TEST, **rule) for n, rule in RULES.items()}
+DECISIONS["groups"] = decide_by(SCALING, TEST, "predicted", risk=0.05)
 
 
-@pytest.mark.parametrize("name", list(RULES))
+@pytest.mark.parametrize("name", list(DECISIONS))
 def test_a_page_has_one_picture_the_finding_the_promise_and_the_table(
     name: str, tmp_path: Path
 ) -> None:
     found = DECISIONS[name]
     found.to_html(tmp_path / "d.html")
     page = (tmp_path / "d.html").read_text(encoding="utf-8")
-    assert "<script" not in page
-    (svg,) = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert ('<script id="data"' in page) == (name not in ("set", "groups"))
+    svg, *_ = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
     root = ElementTree.fromstring(svg)
     width, height = map(float, root.attrib["viewBox"].split()[2:])
     for drawn in root.iter("path"):
@@ -61,7 +65,8 @@ def test_the_sets_of_every_class_are_drawn_with_the_largest_first(tmp_path: Path
 def test_net_benefit_is_drawn_beside_all_and_none() -> None:
     found = DECISIONS["cost"]
     ax = found.plot()
-    model, everyone, none = ax.get_lines()
+    model, everyone, uncalibrated, none = ax.get_lines()
+    np.testing.assert_allclose(uncalibrated.get_ydata(), found.benefit["uncalibrated"])
     np.testing.assert_allclose(model.get_ydata(), found.benefit["benefit"])
     np.testing.assert_allclose(everyone.get_ydata(), found.benefit["all"])
     assert set(none.get_ydata()) == {0}
@@ -81,3 +86,39 @@ def test_the_axis_of_a_risk_says_what_it_is_of() -> None:
 def test_a_page_of_a_decision_lists_no_rows() -> None:
     with pytest.raises(cb.InputError, match="lists no rows"):
         DECISIONS["set"].to_html("d.html", ids=np.arange(TEST.n))
+
+
+def test_what_is_read_along_a_line_is_what_the_curve_holds(tmp_path: Path) -> None:
+    found = DECISIONS["risk"]
+    found.to_html(tmp_path / "d.html")
+    page = (tmp_path / "d.html").read_text(encoding="utf-8")
+    points = json.loads(page.partition('id="data" type="application/json">')[2].split("<")[0])
+    assert len(points) == len(found.curve["coverage"])
+    at = found.curve["threshold"].tolist().index(found.threshold)
+    assert f"From {found.threshold:.4g} on: answered 69.2" in points[at][2]
+    assert points[at][2].endswith("the threshold that is taken.")
+    assert points[at][2] in page.replace("\u2019", "'")
+
+
+def test_groups_have_pictures_of_what_is_kept_and_of_their_risk(tmp_path: Path) -> None:
+    found = DECISIONS["groups"]
+    found.to_html(tmp_path / "d.html")
+    page = (tmp_path / "d.html").read_text(encoding="utf-8")
+    kept, risks = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert kept.count('class="bar"') == 10
+    assert risks.count('class="whisker"') == sum(d.decides for d in found.groups.values())
+    ax = found.plot()
+    shares = [each.coverage.value for each in found.groups.values()]
+    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], shares)
+    plt.close("all")
+
+
+def test_the_worst_groups_of_several_columns_are_drawn_with_noise_pale() -> None:
+    columns = {"class": "predicted", "half": np.arange(TEST.n) % 2}
+    found = multicalibration(TEST, columns, draws=50)
+    ax = found.plot()
+    assert ax.get_yticklabels()[0].get_text() == found.worst.group
+    np.testing.assert_allclose(ax.patches[0].get_width(), found.worst.sigmas)
+    pale = [bar.get_alpha() < 1 for bar in ax.patches]
+    assert pale == [each not in found.miscalibrated for each in found.groups[: len(pale)]]
+    plt.close("all")

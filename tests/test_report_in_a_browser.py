@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import calibrant as cb
+from calibrant.decision import decide_by
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -25,6 +26,7 @@ METHODS = [
     "none", "temperature", "temperature-laplace", "ets", "isotonic", "histogram", "smart", "svs",
     "vector", "platt", "beta", "irm",
 ]  # fmt: skip
+KINDS = ["comparison", "groups", "monitor", "decision", "decision by groups"]
 SWITCHES = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
     "--disable-background-networking --disable-component-update --virtual-time-budget=20000 "
@@ -382,7 +384,36 @@ parent.postMessage({ wide: root.scrollWidth - root.clientWidth, width: innerWidt
 </script></body>"""
 
 
-@pytest.mark.parametrize("kind", ["comparison", "groups", "monitor"])
+def decided(kind: str) -> Any:
+    """Return a decision, whole or by groups."""
+    scaling = cb.TemperatureScaling().fit_predictions(cb.load_sample("validation"))
+    test = cb.load_sample("test")
+    if kind == "decision":
+        return cb.decide(scaling, test, risk=0.05)
+    return decide_by(scaling, test, "predicted", risk=0.05)
+
+
+def test_the_mark_of_a_decision_moves_along_its_line(tmp_path: Path) -> None:
+    decided("decision").to_html(tmp_path / "d.html")
+    script = """
+const range = document.getElementById("place");
+const said = () => document.getElementById("words").textContent;
+seen.first = said();
+range.value = 3;
+range.dispatchEvent(new Event("input"));
+seen.moved = said();
+seen.expected = points[3][2];
+seen.mark = Number(document.querySelector("#mark circle").getAttribute("cx")) === points[3][0];
+"""
+    seen = seen_in(tmp_path / "d.html", tmp_path, script)
+    assert seen["first"].endswith("the threshold that is taken.")
+    assert seen["moved"] == seen["expected"] != seen["first"]
+    assert seen["mark"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["comparison", "groups", "monitor", "decision", "decision by groups"]
+)
 def test_no_screen_scrolls_a_page_sideways(
     kind: str, page: Path, labelled_logits: Any, tmp_path: Path
 ) -> None:
@@ -395,6 +426,9 @@ def test_no_screen_scrolls_a_page_sideways(
     if kind == "monitor":
         page = tmp_path / "m.html"
         watched().to_html(page)
+    if kind.startswith("decision"):
+        page = tmp_path / "d.html"
+        decided(kind).to_html(page)
     text = page.read_text(encoding="utf-8").replace("</body>", INNER)
     (tmp_path / "inner.html").write_text(allowing_scripts(text), encoding="utf-8")
     (tmp_path / "outer.html").write_text(OUTER, encoding="utf-8")
@@ -435,7 +469,9 @@ seen.violations = found.violations.map((v) => [v.id, v.nodes.map((n) => n.html.s
 """
 
 
-@pytest.mark.parametrize("kind", ["comparison", "groups", "monitor"])
+@pytest.mark.parametrize(
+    "kind", ["comparison", "groups", "monitor", "decision", "decision by groups"]
+)
 def test_the_page_passes_axe(kind: str, page: Path, labelled_logits: Any, tmp_path: Path) -> None:
     pytest.importorskip("axe_core_python", reason="axe-core is not there")
     if kind == "groups":
@@ -447,6 +483,9 @@ def test_the_page_passes_axe(kind: str, page: Path, labelled_logits: Any, tmp_pa
     if kind == "monitor":
         page = tmp_path / "m.html"
         watched().to_html(page)
+    if kind.startswith("decision"):
+        page = tmp_path / "d.html"
+        decided(kind).to_html(page)
     axe = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
     with_axe = tmp_path / "axe.html"
     text = page.read_text(encoding="utf-8").replace("</body>", f"<script>{axe}</script></body>")

@@ -18,6 +18,7 @@ from calibrant.predictions.scoring import RowScores
 from calibrant.report.classes import class_table, classes_to_show
 from calibrant.report.document import short
 from calibrant.report.series import (
+    RiskCoverage,
     binned_reliability,
     confidence_histogram,
     margin_groups,
@@ -238,3 +239,14 @@ def test_margin_temperature_knows_a_function_from_a_cloud(sets: tuple[cb.Predict
 
 def test_short_keeps_whole_numbers_and_marks_what_is_missing() -> None:
     assert short(np.array([2.0, 0.123456789, np.nan])) == [2, 0.12346, None]
+
+
+def test_the_bound_of_the_risk_is_that_of_clopper_and_pearson() -> None:
+    from scipy.stats import binomtest
+
+    found = RiskCoverage(
+        np.array([0.9, 0.8, 0.7, 0.6]), np.array([3, 10, 40, 80]), np.array([0, 10, 2, 9]), 80
+    )
+    for accepted, wrong, bound in zip(found.accepted, found.wrong, found.bound(0.95), strict=True):
+        exact = binomtest(int(wrong), int(accepted)).proportion_ci(0.9, "exact").high
+        assert bound == pytest.approx(exact)

@@ -80,8 +80,10 @@ class GroupedDecision(Decision):
         return next(iter(self.groups.values()))
 
     @property
-    def _of_errors(self) -> bool:
-        return isinstance(self._first, RiskDecision) and self._first.measure == "error"
+    def acted(self) -> str:
+        """What is done with rows above the threshold of their group: "Answered" or "Called"."""
+        of = self._first.of if isinstance(self._first, RiskDecision) else None
+        return "Answered" if of is None else "Called"
 
     @property
     def decides(self) -> bool:

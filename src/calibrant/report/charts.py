@@ -309,6 +309,11 @@ def accept_chart(shown: Sequence[Role], point: Json, rows: float, width: int = W
     out = axes(area, (x, ticks(0, 1, 5), 100), (y, ticks(0, top, 5), 100))
     out += text(area.left - 28, 12, "Wrong among the accepted", "strong")
     out += text(area.right, height - 4, "Accepted, of all inputs", "strong", "end")
+    role, at = curves[0]
+    bounds = zip(at, shown[0][0]["risk"]["bound"], strict=True)
+    above = [(x(coverage), y(min(high, top))) for (coverage, _), high in bounds]
+    below = [(x(coverage), y(min(error, top))) for coverage, error in at]
+    out += within(role, f'<path class="area" d="{path([*below, *above[::-1]])}Z"/>')
     for role, at in reversed(curves):
         points = [(x(coverage), y(min(error, top))) for coverage, error in at]
         out += within(role, f'<path class="line" d="{path(points)}"/>')

@@ -227,6 +227,7 @@ def _method(one: Shown, metrics: Sequence[str], labels: IntArray) -> Document:
             "threshold": short(risk.threshold, 6),
             "accepted": risk.accepted.tolist(),
             "wrong": risk.wrong.tolist(),
+            "bound": short(risk.bound(level), 4),
         },
         "margin_groups": [
             {

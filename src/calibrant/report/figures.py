@@ -22,9 +22,11 @@ from calibrant.comparison.verdict import ComparedMethod
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
 from calibrant.decision.cost import CostDecision
+from calibrant.decision.grouped import GroupedDecision
 from calibrant.decision.risk import RiskDecision
 from calibrant.decision.sets import SetDecision
-from calibrant.evaluation.groups import GroupedEvaluation
+from calibrant.evaluation.groups import PRINTED_GROUPS, GroupedEvaluation
+from calibrant.evaluation.multicalibration import Multicalibration
 from calibrant.evaluation.results import Evaluation, MetricResult
 from calibrant.metrics.bins import DEFAULT_BINS
 from calibrant.metrics.top_label import TopLabel
@@ -340,6 +342,10 @@ def plot(result: Any, ax: Axes | None = None, **options: Any) -> Axes:
         return _net_benefit(result, ax, **options)
     if isinstance(result, SetDecision):
         return _sizes_of_sets(result, ax, **options)
+    if isinstance(result, GroupedDecision):
+        return _kept_by_group(result, ax, **options)
+    if isinstance(result, Multicalibration):
+        return _errors_of_groups(result, ax, **options)
     raise InputError(f"there is no picture of a {type(result).__name__}")
 
 
@@ -366,6 +372,8 @@ def _net_benefit(decision: CostDecision, ax: Axes | None = None, *, color: str =
     ax.fill_between(at, found["low"], found["high"], color=color, alpha=0.2, linewidth=0)
     ax.plot(at, found["benefit"], color=color, label=f"of {decision.event}")
     ax.plot(at, found["all"], "--", color=BEFORE, label="all rows")
+    if "uncalibrated" in found:
+        ax.plot(at, found["uncalibrated"], ":", color=BEFORE, label="uncalibrated")
     ax.axhline(0, color=QUIET, linewidth=0.8, label="none")
     limits = decision.benefit_shown
     ax.set(xlim=(0, 1), ylim=limits, xlabel="Threshold", ylabel="Net benefit a row")
@@ -375,17 +383,42 @@ def _net_benefit(decision: CostDecision, ax: Axes | None = None, *, color: str =
 
 def _sizes_of_sets(decision: SetDecision, ax: Axes | None = None, *, color: str = AFTER) -> Axes:
     """Draw the mean size of sets by true class, the largest on top, beside that of all rows."""
+    ax = _bars(dict(decision.largest), "Classes in a set", ax, color)
+    ax.axvspan(decision.size.low, decision.size.high, color=QUIET, alpha=0.4, linewidth=0)
+    return ax
+
+
+def _kept_by_group(
+    decision: GroupedDecision, ax: Axes | None = None, *, color: str = AFTER
+) -> Axes:
+    """Draw how much of each group is answered, or how large its sets are."""
+    values = {name: share.value for name, (share, _) in decision.measured.items()}
+    title = "Classes in a set" if decision.each == "set" else f"{decision.acted} of its rows"
+    return _bars(values, title, ax, color)
+
+
+def _errors_of_groups(
+    found: Multicalibration, ax: Axes | None = None, *, color: str = AFTER
+) -> Axes:
+    """Draw the error of the worst groups in sigmas; those within noise are pale."""
+    worst = found.groups[:PRINTED_GROUPS]
+    ax = _bars({each.group: each.sigmas for each in worst}, "Error, in sigmas", ax, color)
+    for bar, each in zip(ax.patches, worst, strict=True):
+        bar.set_alpha(1.0 if each in found.miscalibrated else 0.35)
+    return ax
+
+
+def _bars(values: Mapping[str, float], title: str, ax: Axes | None, color: str) -> Axes:
+    """Draw a bar for each name, the first on top."""
     import matplotlib.pyplot as plt
 
-    sizes = decision.largest
     if ax is None:
-        height = max(FEWEST_INCHES, 0.8 + ROW_HEIGHT * len(sizes))
+        height = max(FEWEST_INCHES, 0.8 + ROW_HEIGHT * len(values))
         ax = plt.subplots(figsize=(5.5, height), layout="constrained")[1]
-    ax.barh(range(len(sizes)), [size for _, size in sizes], color=color)
-    ax.axvspan(decision.size.low, decision.size.high, color=QUIET, alpha=0.4, linewidth=0)
-    ax.set_yticks(range(len(sizes)), [name for name, _ in sizes])
-    ax.set_ylim(len(sizes) - 0.5, -0.5)
-    ax.set_xlabel("Classes in a set")
+    ax.barh(range(len(values)), list(values.values()), color=color)
+    ax.set_yticks(range(len(values)), list(values))
+    ax.set_ylim(len(values) - 0.5, -0.5)
+    ax.set_xlabel(title)
     return ax
 
 

@@ -279,6 +279,17 @@ class RiskCoverage:
         """(P,) share of wrong predictions among the accepted ones."""
         return np.asarray(self.wrong / self.accepted, dtype=np.float64)
 
+    def bound(self, level: float = DEFAULT_LEVEL) -> FloatArray:
+        """(P,) upper bounds of the error, each of a threshold that was chosen beforehand.
+
+        Exact for that many rows (Clopper & Pearson); one-sided.
+        """
+        from scipy.special import betaincinv
+
+        right = np.maximum(self.accepted - self.wrong, 1e-9)
+        found = betaincinv(self.wrong + 1.0, right, level)
+        return np.where(self.accepted > self.wrong, found, 1.0)
+
 
 def risk_coverage(rows: TopLabel, points: int = CURVE_POINTS) -> RiskCoverage:
     """Return the risk-coverage curve at `points` thresholds or fewer, evenly spaced in coverage.

@@ -213,6 +213,9 @@ function acceptChart(shown, point, rows, width) {
   let out = axes(area, x, y, ticks(0, 1, 5), ticks(0, top, 5));
   out += text(area.left - 28, 12, "Wrong among the accepted", 'class="strong"');
   out += text(area.right, height - 4, "Accepted, of all inputs", 'class="strong" text-anchor="end"');
+  const [{ role: first, method: drawn, at: below }] = curves;
+  const above = below.map(([c], i) => [x(c), y(Math.min(drawn.risk.bound[i], top))]).reverse();
+  out += `<g class="${first}"><path class="area" d="${path([...below.map(([c, e]) => [x(c), y(Math.min(e, top))]), ...above])}Z"/></g>`;
   for (const { role, at } of [...curves].reverse()) {
     out += `<g class="${role}"><path class="line" d="${path(at.map(([c, e]) => [x(c), y(Math.min(e, top))]))}"/></g>`;
   }

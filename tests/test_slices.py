@@ -43,6 +43,22 @@ def test_with_all_rows_labelled_it_is_their_mean():
     assert found.p_value is None
 
 
+def test_the_interval_holds_the_shares_from_which_the_mean_is_no_further_than_t_allows():
+    from scipy.optimize import brentq
+    from scipy.stats import t
+
+    outcome = np.repeat([1.0, 0.0], [194, 6])
+    found = accuracy_of_all(np.zeros(200), outcome).all_rows
+    alike = 200 - 1  # the variance of a sample divides by n - 1
+    far = t.ppf(0.975, 199)
+    for low, high, end in ((0.5, 0.97, found.low), (0.97, 1 - 1e-12, found.high)):
+
+        def beyond(share: float) -> float:
+            return (share - 0.97) ** 2 - far**2 * share * (1 - share) / alike
+
+        assert end == pytest.approx(brentq(beyond, low, high), abs=1e-9)
+
+
 def test_a_slice_drawn_by_score_is_warned_of_unless_its_probabilities_are_given():
     rng = np.random.default_rng(1)
     score = rng.uniform(size=4000)

@@ -12,7 +12,8 @@ whose variance counts both the slice and the number of all rows. It is right wha
 worth, as long as the slice was drawn as stated; a good judge makes the interval narrower.
 
 References:
-    Angelopoulos et al. 2023, arXiv:2301.09633; Zrnic and Candes 2024, arXiv:2309.16598.
+    Angelopoulos et al. 2023, arXiv:2301.09633; Zrnic and Candes 2024, arXiv:2309.16598; Wilson,
+    Journal of the American Statistical Association 22, 1927.
 """
 
 from __future__ import annotations
@@ -219,17 +220,27 @@ def _step(x: FloatArray, y: FloatArray, weight: FloatArray, at: FloatArray) -> F
 def _estimate(
     terms: FloatArray, influence: FloatArray, groups: IntArray | None, units: int, level: float
 ) -> Estimate:
-    """Return the mean of terms with its interval, by the spread of what each cluster moves it."""
+    """Return the mean of terms with its interval, by the spread of what each cluster moves it.
+
+    It is Wilson's, of as many independent outcomes as have that spread, with the quantile of t:
+    where hardly any outcome is wrong, an interval of equal arms covers too seldom.
+    """
     from scipy.stats import t
 
-    n, value = len(terms), float(terms.mean())
+    n, value = len(terms), min(max(float(terms.mean()), 0.0), 1.0)
     sums = influence if groups is None else np.bincount(groups, influence)
     spread = float(np.sqrt((sums**2).sum() * units / max(units - 1, 1))) / n
-    reach = float(t.ppf((1 + level) / 2, max(units - 1, 1)) * spread)
-    low, high = value - reach, value + reach
     if spread == 0:
         low, high = _of_no_spread(value, units, level)
-    return Estimate(min(max(value, 0.0), 1.0), max(low, 0.0), min(high, 1.0))
+        return Estimate(value, low, high)
+    inside = min(max(value, 0.5 / units), 1 - 0.5 / units)
+    z2 = float(t.ppf((1 + level) / 2, max(units - 1, 1))) ** 2
+    alike = inside * (1 - inside) / spread**2
+    middle = (inside + z2 / (2 * alike)) / (1 + z2 / alike)
+    reach = float(np.sqrt(z2 * (spread**2 + z2 / (4 * alike**2)))) / (1 + z2 / alike)
+    return Estimate(
+        value, max(min(middle - reach, value), 0.0), min(max(middle + reach, value), 1.0)
+    )
 
 
 def _of_no_spread(value: float, units: int, level: float) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -414,6 +415,13 @@ def read_predictions(
     options = (options or ReadOptions()).but(**fields)
     where = fspath(path)
     with _to_read_whole(where, options) as file:
+        some = file.file.slice if isinstance(file.file, LogReader) else None
+        if some is not None and some.graded:
+            raise PredictionsError(
+                f"{where}: its outcomes lie between 0 and 1 and are no events, so that there is no "
+                f"confidence to measure; the accuracy of all its rows: calibrant measure "
+                f"{shlex.quote(where)}"
+            )
         rows = file.whole()
     return rows if name is None else replace(rows, source=name)
 

@@ -376,7 +376,20 @@ def see_manifest(watch: Watch, rng: Rng) -> None:
 
     file = WRITERS["npz"][0]
     (watch.folder / file).write_bytes(sound("npz", "logits")[file])
-    places = [file, "./" + file, "m.json", "m.txt", "*", "../*", ".", "/dev/null", "a\0b", "~"]
+    places = [
+        file,
+        "./" + file,
+        "m.json",
+        "m.txt",
+        "*",
+        "../*",
+        ".",
+        "/dev/null",
+        "a\0b",
+        "~",
+        "/",
+        "**",
+    ]
     path = watch.folder / ("m.json" if rng.random() < 0.7 else "m.txt")
     named = [str(place) for place in rng.choice(places, int(rng.integers(1, 4)))]
     if path.suffix == ".txt":
@@ -622,7 +635,6 @@ def fuzz(folder: Path, seed: int, numbers: Iterable[int], only: str = "") -> Wat
     kept = calibrators(folder)
     for path in folder.iterdir():
         path.unlink()
-    (folder / "t.safetensors").write_bytes(kept["temperature"])
     others: dict[str, Callable[[Rng], None]] = {}
     kept_heads, network = heads(), network_bytes()
     others["head"] = partial(see_head, watch, kept_heads)
@@ -648,7 +660,8 @@ def fuzz(folder: Path, seed: int, numbers: Iterable[int], only: str = "") -> Wat
                 continue
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                tidy(watch, {"t.safetensors"})
+                tidy(watch, set())
+                (folder / "t.safetensors").write_bytes(kept["temperature"])
                 rng = np.random.default_rng([seed, watch.number])
                 if kind in others:
                     others[kind](rng)

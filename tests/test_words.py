@@ -271,3 +271,53 @@ def test_a_line_never_breaks_between_a_number_and_its_per_cent_sign():
         lines = wrap(text).splitlines()
         assert " ".join(lines) == text
         assert not any(line.startswith("%") for line in lines)
+
+
+# Options that mean something else in another command, and what.
+OTHER_MEANINGS = {
+    "--by": "what is done in groups; of compare what tells sets apart",
+    "--data": "images to train on, training images of a run, or whatever a study reads",
+    "--kind": "of rows; of an export what the map takes",
+    "--loss": "of a training, or a column whose mean is promised",
+    "--method": "of calibration, or of a second stage",
+    "--methods": "of a comparison, or in place of a study's",
+    "--of": "the class that a decision is about, or that a monitor watches",
+    "--out": "each command writes another thing",
+    "--precision": "of a decision, or of the numbers of a training",
+    "--seed": "fit draws a sample and folds only; a method has a seed of its own",
+    "--seeds": "of the splits of a comparison, or in place of a study's",
+    "--set": "of a method, of one of several, of a loss or of a study",
+    "--skip-broken": "files, or lines of a stream",
+    "--table": "of several data sets, or of a study, which is written as HTML too",
+    "--test": "predictions, or rows with features for a head",
+}
+
+
+def _helps() -> dict[str, set[str]]:
+    """Return what the commands say of each option."""
+    from typer.main import get_command
+
+    from calibrant.cli.app import app
+
+    found: dict[str, set[str]] = {}
+
+    def visit(command: Any) -> None:
+        if hasattr(command, "list_commands"):
+            for name in command.list_commands(None):
+                visit(command.get_command(None, name))
+            return
+        for parameter in command.params:
+            for name in (name for name in parameter.opts if name.startswith("--")):
+                found.setdefault(name, set()).add((parameter.help or "").strip())
+
+    visit(get_command(app))
+    return found
+
+
+def test_an_option_says_the_same_in_every_command_unless_it_means_something_else():
+    helps = _helps()
+    assert all(text for texts in helps.values() for text in texts)
+    several = {name for name, texts in helps.items() if len(texts) > 1}
+    # Commands of another distribution may not be here.
+    assert several <= set(OTHER_MEANINGS)
+    assert set(OTHER_MEANINGS) - several <= {"--methods", "--seeds", "--table", "--data"}

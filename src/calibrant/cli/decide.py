@@ -68,7 +68,7 @@ class RuleOptions:
         metavar="GROUPS",
     )
     level: float = option(0.95, "Coverage of the intervals, a fraction.", panel=INTERVALS)
-    seed: int = option(0, "Seed of halves and of the order of bets.", panel=INTERVALS)
+    seed: int = option(0, "Seed of all random draws.", panel=INTERVALS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,9 +35,7 @@ class ExportOptions:
         "Type of the numbers that go in and come out: float32 or float64.",
         metavar="WORD",
     )
-    level: float = option(
-        DEFAULT_LEVEL, "Probability of the intervals, a fraction, where there are any."
-    )
+    level: float = option(DEFAULT_LEVEL, "Coverage of the intervals, a fraction.")
     class_names: str = option(
         "", "Names of all classes, separated by commas, for the metadata.", metavar="NAMES"
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from calibrant.cli.help import OUTPUT, READING
-from calibrant.cli.options import OutputOptions, option
+from calibrant.cli.options import RESAMPLES, OutputOptions, option
 from calibrant.cli.output import check_outputs, emit, progress
 from calibrant.core.arguments import parse_settings
 from calibrant.core.errors import InputError
@@ -42,7 +42,7 @@ class HeadOptions:
     data: Path | None = option(
         None, "Training images of a run, if no longer where it found them.", panel=READING
     )
-    resamples: int | None = option(None, "Bootstrap resamples behind the intervals.")
+    resamples: int | None = option(None, RESAMPLES)
     seed: int = option(0, "Seed of all random draws.")
 
 

@@ -38,6 +38,7 @@ from calibrant.files.options import FormatName, ReadOptions
 
 # What options were called once, and what they are called now; filled as commands are made.
 RENAMED: dict[str, str] = {}
+RESAMPLES = "Bootstrap resamples behind the intervals. Default: 1000; fewer above 100 000 rows."
 
 File = Annotated[
     Path,
@@ -101,7 +102,7 @@ class DrawOptions:
     )
     resamples: int | None = option(
         None,
-        "Bootstrap resamples behind the intervals. Default: 1000; fewer above 100 000 rows.",
+        RESAMPLES,
         panel=INTERVALS,
     )
     level: float = option(0.95, "Coverage of the intervals, a fraction.", panel=INTERVALS)

@@ -50,7 +50,7 @@ class TrainOptions:
         1, "Networks to train, by as many seeds, whose probabilities are averaged: an ensemble."
     )
     seed: int = option(0, "Seed of all random draws.")
-    epochs: int | None = option(None, "Passes over the images.", panel=PROTOCOL)
+    epochs: int | None = option(None, "Passes over the training rows.", panel=PROTOCOL)
     batch_size: int | None = option(None, "Images a step, over all devices.", panel=PROTOCOL)
     rate: float | None = option(None, "Peak learning rate.", panel=PROTOCOL)
     weight_decay: float | None = option(None, "Weight decay.", panel=PROTOCOL)

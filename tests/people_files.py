@@ -457,7 +457,7 @@ def confidence_in_percent(d: Path) -> Path:
     return table(d / "a.csv", confidence=100 * TOP, pred_label=SAID, true_label=LABELS)
 
 
-@case(readable=False)
+@case("top")
 def confidence_with_percent_signs(d: Path) -> Path:
     sure = [f"{100 * c:.10f}%" for c in TOP]
     return table(d / "a.csv", confidence=sure, pred_label=SAID, true_label=LABELS)
@@ -701,6 +701,390 @@ def predictions_from_one(d: Path) -> Path:
     return npz(d / "a.npz", confidence=TOP, pred_label=SAID + 1, true_label=LABELS)
 
 
+# --- as other programs write them
+
+
+@case()
+def pandas_index_named(d: Path) -> Path:
+    return table(d / "a.csv", index=np.arange(ROWS), **by("prob_", PROBS), label=LABELS)
+
+
+@case()
+def write_csv_of_r(d: Path) -> Path:
+    rows = ['"","truth","prob.ant","prob.bee","prob.cat","prob.dog","prob.eel"']
+    for i, (p, y) in enumerate(zip(PROBS.tolist(), LABELS, strict=True)):
+        rows.append(f'"{i + 1}","{NAMES[y]}",' + ",".join(map(str, p)))
+    (d / "a.csv").write_text("\n".join(rows) + "\n")
+    return d / "a.csv"
+
+
+@case()
+def write_table_of_r(d: Path) -> Path:
+    # The header is a cell shorter than the rows.
+    rows = ['"label","prob_0","prob_1","prob_2","prob_3","prob_4"']
+    for i, (p, y) in enumerate(zip(PROBS.tolist(), LABELS, strict=True)):
+        rows.append(f'"{i + 1}",{y},' + ",".join(map(str, p)))
+    (d / "a.csv").write_text("\n".join(rows) + "\n")
+    return d / "a.csv"
+
+
+@case()
+def caret_of_r(d: Path) -> Path:
+    own = {"pred": WORDS[SAID], "obs": WORDS[LABELS], **by("", PROBS, NAMES)}
+    return table(d / "a.csv", **own, rowIndex=np.arange(ROWS))
+
+
+@case()
+def yardstick_of_r(d: Path) -> Path:
+    own = {".pred_class": WORDS[SAID], **by(".pred_", PROBS, NAMES), "truth": WORDS[LABELS]}
+    return table(d / "a.csv", **own)
+
+
+@case()
+def excel_in_german(d: Path) -> Path:
+    names = [f"Wahrscheinlichkeit {name}" for name in NAMES]
+    path = table(d / "a.csv", ";", ",", Klasse=WORDS[LABELS], **by("", PROBS, names))
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    return path
+
+
+@case(atol=5e-4)
+def percent_signs(d: Path) -> Path:
+    cells = [[f"{100 * p:.2f}%" for p in row] for row in PROBS]
+    own = {f"prob_{k}": [row[k] for row in cells] for k in range(K)}
+    return table(d / "a.csv", label=LABELS, **own)
+
+
+@case()
+def excel_with_sep_line(d: Path) -> Path:
+    path = table(d / "a.csv", ";", label=LABELS, **by("prob_", PROBS))
+    path.write_text("sep=;\n" + path.read_text())
+    return path
+
+
+@case()
+def unicode_text_of_excel(d: Path) -> Path:
+    path = table(d / "a.csv", "\t", label=LABELS, **by("prob_", PROBS))
+    path.write_bytes(path.read_text().encode("utf-16"))
+    return path
+
+
+@case()
+def struct_of_hugging_face(d: Path) -> Path:
+    rows = [dict(zip(NAMES, p, strict=True)) for p in PROBS.tolist()]
+    own = {"text": ["x"] * ROWS, "probs": rows, "label": WORDS[LABELS]}
+    pq.write_table(pa.table(own), d / "a.parquet")
+    return d / "a.parquet"
+
+
+@case()
+def struct_with_a_list(d: Path) -> Path:
+    rows = [{"logits": z, "loss": 0.5} for z in LOGITS.tolist()]
+    pq.write_table(pa.table({"output": rows, "label": LABELS}), d / "a.parquet")
+    return d / "a.parquet"
+
+
+@case()
+def dictionary_of_arrow(d: Path) -> Path:
+    own = {"label": pa.array(WORDS[LABELS]).dictionary_encode()}
+    pq.write_table(pa.table(own | by("prob_", PROBS, NAMES)), d / "a.parquet")
+    return d / "a.parquet"
+
+
+@case()
+def pandas_parquet_with_an_index(d: Path) -> Path:
+    import pandas as pd
+
+    frame = pd.DataFrame({"y": LABELS, **by("p", PROBS)}, index=[f"row{i}" for i in range(ROWS)])
+    frame.to_parquet(d / "a.parquet")
+    return d / "a.parquet"
+
+
+@case(atol=1e-5)
+def decimals_of_arrow(d: Path) -> Path:
+    kind = pa.decimal128(10, 6)
+    own = {k: pa.array(np.round(v, 6)).cast(kind) for k, v in by("prob_", PROBS).items()}
+    pq.write_table(pa.table({"label": LABELS, **own}), d / "a.parquet")
+    return d / "a.parquet"
+
+
+@case(atol=5e-3)
+def half_floats_of_arrow(d: Path) -> Path:
+    own = by("logit_", LOGITS.astype(np.float16))
+    pq.write_table(pa.table({"label": LABELS, **own}), d / "a.parquet")
+    return d / "a.parquet"
+
+
+@case()
+def short_labels(d: Path) -> Path:
+    own = {"label": pa.array(LABELS.tolist(), pa.int8()), "probs": PROBS.tolist()}
+    pq.write_table(pa.table(own), d / "a.parquet")
+    return d / "a.parquet"
+
+
+@case()
+def predict_proba_saved_alone(d: Path) -> Path:
+    np.save(d / "proba.npy", PROBS)
+    np.save(d / "y_test.npy", LABELS)
+    return d / "proba.npy"
+
+
+@case()
+def logits_saved_alone(d: Path) -> Path:
+    np.save(d / "test_logits.npy", LOGITS)
+    np.save(d / "test_labels.npy", LABELS)
+    return d / "test_logits.npy"
+
+
+@case(readable=False)
+def list_of_predict_proba(d: Path) -> Path:
+    both = [np.stack([1 - p, p], axis=1) for p in PROBS.T]
+    return npz(d / "a.npz", probs=np.array(both), labels=LABELS)
+
+
+@case()
+def json_of_lists(d: Path) -> Path:
+    (d / "a.json").write_text(json.dumps({"probs": PROBS.tolist(), "labels": LABELS.tolist()}))
+    return d / "a.json"
+
+
+@case()
+def json_of_other_lists(d: Path) -> Path:
+    own = {"y_pred": PROBS.tolist(), "y_true": LABELS.tolist()}
+    (d / "a.json").write_text(json.dumps(own))
+    return d / "a.json"
+
+
+@case()
+def json_of_pandas(d: Path) -> Path:
+    own = by("prob_", PROBS) | {"label": LABELS}
+    columns = {k: {str(i): x for i, x in enumerate(np.asarray(v).tolist())} for k, v in own.items()}
+    (d / "a.json").write_text(json.dumps(columns))
+    return d / "a.json"
+
+
+@case()
+def torch_dict(d: Path) -> Path:
+    own = {"preds": torch.from_numpy(LOGITS), "targets": torch.from_numpy(LABELS)}
+    torch.save(own, d / "a.pt")
+    return d / "a.pt"
+
+
+@case(readable=False)
+def torch_list_of_batches(d: Path) -> Path:
+    both = zip(np.split(LOGITS, 3), np.split(LABELS, 3), strict=True)
+    torch.save([(torch.from_numpy(z), torch.from_numpy(y)) for z, y in both], d / "a.pt")
+    return d / "a.pt"
+
+
+@case(readable=False)
+def torch_with_arrays_of_numpy(d: Path) -> Path:
+    torch.save({"logits": LOGITS, "labels": LABELS}, d / "a.pt")
+    return d / "a.pt"
+
+
+@case()
+def columns_of_classes(d: Path) -> Path:
+    return table(d / "a.csv", **by("", PROBS, NAMES), actual=WORDS[LABELS])
+
+
+@case(readable=False)
+def columns_of_classes_with_capitals(d: Path) -> Path:
+    return table(d / "a.csv", **by("P_", PROBS, NAMES), label=np.char.upper(WORDS)[LABELS])
+
+
+@case(readable=False)
+def columns_of_classes_and_numbers(d: Path) -> Path:
+    return table(d / "a.csv", **by("", PROBS, NAMES), label=LABELS)
+
+
+@case()
+def probability_in_parentheses(d: Path) -> Path:
+    own = by("P(", PROBS, [f"{name})" for name in NAMES])
+    return table(d / "a.csv", **own, label=WORDS[LABELS])
+
+
+@case()
+def padded_numbers_of_columns(d: Path) -> Path:
+    return table(d / "a.csv", **by("prob_", PROBS, [f"{k:03d}" for k in range(K)]), label=LABELS)
+
+
+@case()
+def columns_out_of_order(d: Path) -> Path:
+    own = list(by("prob_", PROBS).items())
+    return table(d / "a.csv", **dict([own[3], own[0], own[4], own[1], own[2]]), label=LABELS)
+
+
+@case("event")
+def percent_sign_of_an_event(d: Path) -> Path:
+    return table(d / "a.csv", probability=[f"{100 * p:.10f}%" for p in CHANCE], outcome=EVENT)
+
+
+@case("event")
+def decision_function(d: Path) -> Path:
+    return npz(d / "a.npz", decision_function=ODDS, y_test=EVENT)
+
+
+@case("event")
+def default_of_a_loan(d: Path) -> Path:
+    own = {"loan_id": np.arange(ROWS) + 1000, "pd_12m": CHANCE, "defaulted": EVENT}
+    return table(d / "a.csv", **own)
+
+
+@case("event")
+def two_columns_of_an_event(d: Path) -> Path:
+    return table(d / "a.csv", prob_0=1 - CHANCE, prob_1=CHANCE, label=EVENT)
+
+
+@case("event")
+def two_columns_of_words(d: Path) -> Path:
+    own = {"prob_no": 1 - CHANCE, "prob_yes": CHANCE}
+    return table(d / "a.csv", **own, label=np.where(EVENT, "yes", "no"))
+
+
+@case("event")
+def booleans_in_capitals(d: Path) -> Path:
+    return table(d / "a.csv", prob=CHANCE, label=np.where(EVENT, "TRUE", "FALSE"))
+
+
+@case("event")
+def labels_in_one_letter(d: Path) -> Path:
+    return table(d / "a.csv", prob=CHANCE, label=np.where(EVENT, "Y", "N"))
+
+
+@case("event")
+def a_column_of_probabilities(d: Path) -> Path:
+    return npz(d / "a.npz", probs=CHANCE[:, None], labels=EVENT)
+
+
+@case("event")
+def a_column_of_logits(d: Path) -> Path:
+    own = {"logits": ODDS[:, None].astype(np.float32), "labels": EVENT.astype(np.float32)}
+    return npz(d / "a.npz", **own)
+
+
+@case("event")
+def one_probability_called_probs(d: Path) -> Path:
+    return npz(d / "a.npz", probs=CHANCE, labels=EVENT)
+
+
+@case("event")
+def one_logit_called_logits(d: Path) -> Path:
+    return npz(d / "a.npz", logits=ODDS, labels=EVENT)
+
+
+@case(readable=False)
+def sigmoids_of_one_against_rest(d: Path) -> Path:
+    return npz(d / "a.npz", probs=1 / (1 + np.exp(-LOGITS)), labels=LABELS)
+
+
+@case()
+def log_softmax_in_columns(d: Path) -> Path:
+    return table(d / "a.csv", **by("log_prob_", np.log(PROBS)), label=LABELS)
+
+
+@case()
+def label_first_without_a_header(d: Path) -> Path:
+    rows = zip(LABELS.tolist(), PROBS.tolist(), strict=True)
+    (d / "a.csv").write_text("".join(",".join(map(str, [y, *p])) + "\n" for y, p in rows))
+    return d / "a.csv"
+
+
+@case()
+def label_last_without_a_header(d: Path) -> Path:
+    rows = zip(LABELS.tolist(), LOGITS.tolist(), strict=True)
+    (d / "a.csv").write_text("".join(",".join(map(str, [*z, y])) + "\n" for y, z in rows))
+    return d / "a.csv"
+
+
+@case(readable=False)
+def rows_that_failed_in_csv(d: Path) -> Path:
+    holes = np.array(PROBS)
+    holes[7:9] = np.nan
+    return table(d / "a.csv", label=LABELS, **by("prob_", holes))
+
+
+@case(readable=False)
+def empty_cells(d: Path) -> Path:
+    path = table(d / "a.csv", label=LABELS, **by("prob_", PROBS))
+    rows = path.read_text().split("\n")
+    rows[5] = rows[5].rpartition(",")[0] + ","
+    path.write_text("\n".join(rows))
+    return path
+
+
+@case(readable=False)
+def a_row_too_short(d: Path) -> Path:
+    path = table(d / "a.csv", label=LABELS, **by("prob_", PROBS))
+    rows = path.read_text().split("\n")
+    rows[5] = rows[5].rpartition(",")[0]
+    path.write_text("\n".join(rows))
+    return path
+
+
+@case(readable=False)
+def ids_twice(d: Path) -> Path:
+    # Every row twice with its id, as a join that went wrong has them.
+    own = {"id": np.repeat(np.arange(ROWS), 2), "label": np.repeat(LABELS, 2)}
+    return table(d / "a.csv", **own, **by("prob_", np.repeat(PROBS, 2, axis=0)))
+
+
+@case(readable=False)
+def column_major(d: Path) -> Path:
+    return npz(d / "a.npz", probs=PROBS.T.reshape(ROWS, K), labels=LABELS)
+
+
+@case()
+def softmax_beside_logits(d: Path) -> Path:
+    return npz(d / "a.npz", logits=LOGITS, softmax=PROBS, labels=LABELS, preds=SAID)
+
+
+@case(readable=False)
+def softmax_of_softmax(d: Path) -> Path:
+    twice = np.exp(PROBS) / np.exp(PROBS).sum(axis=1, keepdims=True)
+    return npz(d / "a.npz", probs=twice, labels=LABELS)
+
+
+@case()
+def columns_and_labels_of_one_stem(d: Path) -> Path:
+    own = {"label": [f"class_{y}" for y in LABELS], **by("class_", PROBS)}
+    return table(d / "a.csv", **own)
+
+
+@case()
+def imagenet_ids(d: Path) -> Path:
+    ids = [f"n0{1440764 + k}" for k in range(K)]
+    return table(d / "a.csv", **by("", PROBS, ids), wnid=np.array(ids)[LABELS])
+
+
+@case("top")
+def top_one_in_percent(d: Path) -> Path:
+    own = {"prediction": WORDS[SAID], "truth": WORDS[LABELS], "confidence": np.round(100 * TOP, 8)}
+    return table(d / "a.csv", **own)
+
+
+@case("top")
+def confidence_and_right_in_words(d: Path) -> Path:
+    return table(d / "a.csv", confidence=TOP, correct=np.where(RIGHT, "yes", "no"))
+
+
+@case("top")
+def answers_of_a_model(d: Path) -> Path:
+    columns = (WORDS[SAID].tolist(), WORDS[LABELS].tolist(), TOP.tolist(), RIGHT.tolist())
+    rows = [
+        {"question": "x", "answer": s, "gold": y, "confidence": c, "is_correct": r}
+        for s, y, c, r in zip(*columns, strict=True)
+    ]
+    return lines(d / "a.jsonl", rows)
+
+
+@case("top")
+def predicted_numbers_and_true_names(d: Path) -> Path:
+    # Which number is which name isn't said; what is right is.
+    own = {"confidence": TOP, "pred_label": SAID, "true_label": WORDS[LABELS]}
+    return table(d / "a.csv", **own, correct=RIGHT * 1)
+
+
 # --- how a file is read, and what comes of it
 
 
@@ -776,7 +1160,12 @@ def tried(name: str, folder: Path) -> tuple[str, Outcome]:
         return word, first
     if first.line is None:
         return "refused without a line", first
-    again = read(path, about, options_of(first.line))
+    if first.line.startswith("(echo "):  # the same file below names of columns
+        header = shlex.split(first.line[1:].partition(";")[0])[1]
+        path.write_text(f"{header}\n{path.read_text()}")
+        again = read(path, about)
+    else:
+        again = read(path, about, options_of(first.line))
     return ("line" if again.how == "right" else f"line {again.how}"), first
 
 

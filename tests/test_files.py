@@ -775,8 +775,8 @@ BAD_ROWS = [
     (TOP_LABEL_CSV + "0,-1,0.5\n", "line 4, column 'pred_label': .*whole number from 0, .*'-1'"),
     (TOP_LABEL_CSV + "inf,0,0.5\n", "line 4, column 'true_label': .*found 'inf'"),
     ("label,logit_0\n0,1\n", "'logits' must have shape .*not .1, 1."),
-    ("label,logit_0,logit_1\n0,1,1\n".encode("utf-16"), "can't read the CSV file: 'utf-8' codec"),
-    (LOGITS_CSV.encode() + b"\xff,1,1,1\n", "can't read the CSV file: 'utf-8' codec"),
+    (b"label,logit_0,logit_1,na\xefve\n0,1,1,1\n", "it is no UTF-8 text .*iconv -f WINDOWS-1252"),
+    (LOGITS_CSV.encode() + b"\xff,1,1,1\n", "it is no UTF-8 text .*iconv -f WINDOWS-1252"),
     (LOGITS_CSV.encode() + b"\0,1,1,1\n", "line 4, column 'label'"),
 ]
 

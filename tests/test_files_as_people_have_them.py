@@ -98,8 +98,8 @@ def test_confidences_of_any_name_go_with_predictions_or_what_is_correct(
         np.testing.assert_array_equal(found.predicted == found.labels, right)
         now, then = (cb.evaluate(rows, resamples=20)["ece"].value for rows in (found, plain))
         assert now == then
-    path = table(tmp_path / "c.csv", sure=top, hit=np.where(right, "yes", "no"))
-    with pytest.raises(PredictionsError, match=r"'hit' must be 0 or 1, or true or false, but"):
+    path = table(tmp_path / "c.csv", sure=top, hit=np.where(right, "yes", "maybe"))
+    with pytest.raises(PredictionsError, match=r"'hit' must be 0 or 1, .* or yes or no, but"):
         read_predictions(path, scores="sure", are="confidence", correct="hit")
     with pytest.raises(PredictionsError, match=r"there is no 'hits' to hold the outcomes"):
         read_predictions(path, scores="sure", are="confidence", correct="hits")

@@ -128,7 +128,8 @@ def normalised(weights: FloatArray) -> FloatArray | None:
     """
     if not are_counts(weights):
         weights = weights / weights.max()
-        weights = weights / weights.mean()
+        # However small, a row stays one that counts.
+        weights = np.maximum(weights / weights.mean(), np.finfo(np.float64).tiny)
         weights = np.ones(len(weights)) if np.ptp(weights) < SAME_WEIGHT else weights
     return None if bool((weights == 1.0).all()) else weights
 

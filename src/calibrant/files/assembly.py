@@ -34,6 +34,8 @@ from calibrant.predictions.predictions import Predictions
 
 CLUSTER = "cluster"
 DIGITS = re.compile(r"[0-9]{1,18}")
+# What says in words that a row is right, or not.
+YES, NO = ("true", "yes", "correct", "right"), ("false", "no", "incorrect", "wrong")
 # A row that rounding took more from is none of probabilities.
 MOST_LOST = 0.25
 # Logarithms of probabilities may be off by this, in the sum of their exponentials.
@@ -320,16 +322,16 @@ class Assembler:
             )
 
     def _correct(self, values: Any) -> Any:
-        """Return whether each row is right, as 0 and 1, truth values or "true" and "false"."""
+        """Return whether each row is right, as 0 and 1, truth values or words for these."""
         if values is None or not are_words(values):
             return values
         words = np.char.lower(np.asarray(values).astype(str))
-        right, wrong = np.isin(words, ("true", "1")), np.isin(words, ("false", "0"))
+        right, wrong = np.isin(words, (*YES, "1")), np.isin(words, (*NO, "0"))
         if not (right | wrong).all():
             row = int((right | wrong).argmin())
             raise PredictionsError(
-                f"{self.where}: '{self.map.fields['correct'][0]}' must be 0 or 1, or true or "
-                f"false, but row {row_number(row)} holds {str(values[row])!r}"
+                f"{self.where}: '{self.map.fields['correct'][0]}' must be 0 or 1, true or false, "
+                f"or yes or no, but row {row_number(row)} holds {str(values[row])!r}"
             )
         return right
 

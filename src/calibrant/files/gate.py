@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import stat
 import tomllib
 import zipfile
@@ -138,6 +139,12 @@ def readable(what: str, source: str, error: type[InputError] = PredictionsError)
     # A warning, where a caller makes errors of them, is none of the decoder's.
     except (CalibrantError, Warning):
         raise
+    except UnicodeDecodeError as failure:
+        raise error(
+            f"{source}: can't read {what}: it is no UTF-8 text ({failure.reason}); save it as UTF-8"
+            ", of an older Windows by iconv -f WINDOWS-1252 -t UTF-8 "
+            f"{shlex.quote(source)} > utf8.csv"
+        ) from failure
     # A damaged file makes the decoder that meets it raise almost anything.
     except Exception as failure:
         reason = str(failure).strip().partition("\n")[0][:SHOWN_CHARACTERS]

@@ -18,7 +18,7 @@ ScoresAre = Literal[
 RowKind = Literal["binary", "many-labels", "tokens"]
 Normalisation = Literal["none", "chars", "bytes", "tokens", "unconditional"]
 FormatName = Literal[
-    "npz", "npy", "safetensors", "pt", "csv", "tsv", "jsonl", "parquet", "arrow", "hdf5"
+    "npz", "npy", "safetensors", "pt", "csv", "tsv", "jsonl", "json", "parquet", "arrow", "hdf5"
 ]
 
 

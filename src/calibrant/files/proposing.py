@@ -6,20 +6,26 @@ where that line was tried.
 
 from __future__ import annotations
 
+import csv
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
+from itertools import islice
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.errors import PredictionsError
+from calibrant.files.assembly import NO, YES
 from calibrant.files.formats import FORMATS, format_of, open_rows
 from calibrant.files.formats.base import OF_THE_NETWORK, RowReader
-from calibrant.files.opening import is_folder
+from calibrant.files.formats.text import HeaderlessError
+from calibrant.files.opening import extension_of, is_folder
 from calibrant.files.options import FormatName, ReadFields, ReadOptions, ScoresAre
 from calibrant.files.schema import CORRECT, LABELS, PREDICTED
 from calibrant.predictions.plausibility import decimals_of
@@ -27,12 +33,15 @@ from calibrant.predictions.plausibility import decimals_of
 # Rows that are looked at.
 ROWS = 2000
 # Formats of text, which a file of any name may have.
-OF_TEXT: tuple[FormatName, ...] = ("csv", "tsv", "jsonl")
+OF_TEXT: tuple[FormatName, ...] = ("csv", "tsv", "jsonl", "json")
 # What people call columns, in the order of how sure the name is.
 TRUE = re.compile(
-    r"(true|truth|gt|gts|gold|target|targets|label|labels|y|y_?true|y_?test|answer|outcome)"
+    r"(true|truth|gt|gts|gold|target|targets|label|labels|y|y_?true|y_?test|answer|outcome|obs|"
+    r"observed|actual|reference|ground_truth)"
 )
-SAID = re.compile(r"(pred|prediction|predicted|pred_?label|y_?(hat|pred)|said|guess|response)")
+SAID = re.compile(
+    r"\.?(pred|prediction|predicted|pred_?(label|class)|y_?(hat|pred)|said|guess|response)"
+)
 RIGHT = re.compile(r"(correct|is_correct|right|is_right|hit|accurate|acc)")
 SCORES = re.compile(
     r"(y_)?(out|outputs?|logits?|scores?|preds?|predictions?|probs?|proba|predict_proba|softmax|"
@@ -54,6 +63,7 @@ class Seen:
         whole: what labels may be: whole numbers, truth values and text.
         hot: rows of zeros with a single 1.
         names: texts of which there aren't as many as rows.
+        numbers: columns of numbers, also those that belong to a wide one.
     """
 
     wide: list[tuple[str | tuple[str, ...], NDArray[Any]]] = field(
@@ -63,6 +73,7 @@ class Seen:
     whole: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
     hot: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
     names: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    numbers: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
 
 
 def proposals(where: str, options: ReadOptions) -> Iterator[list[ReadOptions]]:
@@ -72,8 +83,11 @@ def proposals(where: str, options: ReadOptions) -> Iterator[list[ReadOptions]]:
         where: a path or URL that can't be read with these options.
         options: those that were given.
     """
-    for each in _formats(where, options):
-        if each != options:
+    ways = _formats(where, options)
+    if options.are is None:  # numbers may bear the sign of percent
+        ways += [each.but(are="percent") for each in ways if _is_csv(where, each)]
+    for each in ways:
+        if each.but(are=options.are) != options:
             yield [each]
         try:
             with open_rows(where, each) as file:
@@ -84,6 +98,7 @@ def proposals(where: str, options: ReadOptions) -> Iterator[list[ReadOptions]]:
         except Exception:
             continue
         yield [each.but(labelled=True).but(**own) for own in more]
+    yield [options.but(**own) for own in _single_arrays(where, options)]
 
 
 def _formats(where: str, options: ReadOptions) -> list[ReadOptions]:
@@ -95,6 +110,25 @@ def _formats(where: str, options: ReadOptions) -> list[ReadOptions]:
     except PredictionsError:
         return [options.but(format=name) for name in OF_TEXT if name in FORMATS]
     return [options]
+
+
+def below_a_header(error: HeaderlessError) -> str | None:
+    """Return the command that puts names above columns that have none, where these are clear."""
+    with suppress(Exception):
+        with open(error.where, encoding="utf-8-sig", newline="") as file:
+            cells = list(islice(csv.reader(file, delimiter=error.separator), ROWS))
+        values = np.array([[float(c.replace(",", ".")) for c in row] for row in cells if row])
+        classes = values.shape[1] - 1
+        ends = [k for k in (0, classes) if set(values[:, k].tolist()) <= {*range(classes)}]
+        are = kind_of_rows(np.delete(values, ends, axis=1))
+        stem = {"probs": "prob", "logits": "logit"}.get(str(are))
+        if len(ends) == 1 and classes > 1 and stem:
+            names = [f"{stem}_{k}" for k in range(classes)]
+            names.insert(ends[0], "label")
+            above = shlex.quote(error.separator.join(names))
+            rest = "calibrant measure - --format csv"
+            return f"(echo {above}; cat {shlex.quote(error.where)}) | {rest}"
+    return None
 
 
 def command(where: str, options: ReadOptions, verb: str = "measure") -> str:
@@ -122,6 +156,8 @@ def seen_of(file: RowReader) -> Seen:
         span = slice(0, min(shape[0], ROWS))
         values = next(iter(file.read([name], [span], [name] if text else [])))[name]
         match = re.fullmatch(r"(.*?)([0-9]{1,6})", name, flags=re.S)
+        if values.ndim == 2 and values.shape[1] == 1:
+            values = values[:, 0]
         if values.ndim == 2 and values.shape[1] > 1 and values.dtype.kind in "fiub":
             if is_one_hot(values):
                 seen.hot[name] = values
@@ -133,6 +169,8 @@ def seen_of(file: RowReader) -> Seen:
             if match and values.dtype.kind in "fiu":
                 numbered.setdefault(match[1], []).append((int(match[2]), name))
             words = values.dtype.kind in "USb"
+            if not words:
+                seen.numbers[name] = values
             kind = seen.whole if words or (values == np.round(values)).all() else seen.single
             kind[name] = values
     for stem, columns in numbered.items():
@@ -201,7 +239,11 @@ def _one_score(seen: Seen, scores: str, values: NDArray[Any]) -> Iterator[ReadFi
     names = seen.whole
     share = values.min() >= 0 and values.max() <= 100
     percent: ScoresAre | None = "percent" if values.max() > 1 else None
-    right = [name for name in names if RIGHT.fullmatch(name.lower()) and _binary(names[name])]
+    right = [
+        name
+        for name in names
+        if RIGHT.fullmatch(name.lower()) and _binary(names[name], {*YES, *NO})
+    ]
     said = [name for name in names if SAID.fullmatch(name.lower()) or name in PREDICTED]
     true = [n for n in names if TRUE.fullmatch(n.lower()) or n == LABELS[-1]]
     true = [name for name in true if name not in said]
@@ -210,7 +252,8 @@ def _one_score(seen: Seen, scores: str, values: NDArray[Any]) -> Iterator[ReadFi
         said = [LABELS[1]]
         true = [name for name in true if name != LABELS[1]]
     if share and len(right) == 1:
-        yield _said({"scores": scores, "are": percent or "confidence", "correct": right[0]})
+        own: ReadFields = {"scores": scores, "are": percent or "confidence", "correct": right[0]}
+        yield own if said else _said(own)
     elif share and len(said) == len(true) == 1:
         top: ScoresAre = percent or "confidence"
         yield {"scores": scores, "are": top, "predicted": said[0], "labels": true[0]}
@@ -273,16 +316,63 @@ def _labels(seen: Seen, classes: int) -> list[ReadFields]:
 
 
 def _named_after_classes(seen: Seen) -> Iterator[ReadFields]:
-    """Yield columns that bear the names which labels are."""
-    share = list(seen.single)
-    if len(share) < 2 or seen.wide:
-        return
-    are = kind_of_rows(np.stack([seen.single[name] for name in share], axis=1))
-    if are not in ("probs", "percent"):
-        return
+    """Yield columns that bear the names which labels are, alone or behind a stem."""
+    found: dict[str, ReadFields] = {}
     for name, values in seen.whole.items():
-        if values.dtype.kind in "US" and set(map(str, values.tolist())) <= set(share):
-            yield _said({"classes": tuple(share), "are": are, "labels": name})
+        words = set(map(str, values.tolist())) if values.dtype.kind in "US" else set[str]()
+        if len(words) < 2 or all(word.isdigit() for word in words):
+            continue
+        first = min(words, key=len)
+        for column in [column for column in seen.numbers if first in column]:
+            stem, _, end = column.partition(first)
+            if not all(f"{stem}{word}{end}" in seen.numbers for word in words):
+                continue
+            plain = not stem + end
+            # Classes may have no row; what bears no name of a class may be any number.
+            share = [c for c in seen.numbers if c.startswith(stem) and c.endswith(end)]
+            if plain:
+                share = [c for c in share if c in words or c in seen.single]
+            for columns in (share, [c for c in share if c[len(stem) :].removesuffix(end) in words]):
+                are = kind_of_rows(np.stack([seen.numbers[c] for c in columns], axis=1))
+                sure = are in ("probs", "percent", "log-probs") or (stem and are == "logits")
+                if sure and len(columns) > 1:
+                    own = {"classes": tuple(columns)} if plain else {"scores": tuple(columns)}
+                    found.setdefault(
+                        name, _said(cast(ReadFields, {**own, "are": are, "labels": name}))
+                    )
+                    break
+    likely = [n for n in found if TRUE.fullmatch(n.lower())] or [
+        n for n in found if not SAID.fullmatch(n.lower())
+    ]
+    yield from (found[name] for name in likely)
+
+
+def _is_csv(where: str, options: ReadOptions) -> bool:
+    """Return whether a file is read as CSV."""
+    name = options.format or extension_of(where).removeprefix(".")
+    return name in ("csv", "tsv")
+
+
+def _single_arrays(where: str, options: ReadOptions) -> Iterator[ReadFields]:
+    """Yield the one array beside scores of any name that can be their labels."""
+    if extension_of(where) != ".npy" or options.are is not None:
+        return
+    beside: dict[str, NDArray[Any]] = {}
+    for place in sorted(Path(where).parent.glob("*.npy")):
+        with suppress(Exception):  # it is none of ours
+            beside[str(place)] = np.load(place, mmap_mode="r", allow_pickle=False)
+    scores = beside.pop(str(Path(where)), np.zeros(0))
+    fit = {
+        place: np.asarray(array).reshape(-1)[:ROWS]
+        for place, array in beside.items()
+        if array.dtype.kind in "iub" and array.size == len(scores)
+    }
+    named = {p: a for p, a in fit.items() if TRUE.fullmatch(Path(p).stem.lower())} or fit
+    if scores.ndim != 2 or scores.dtype.kind != "f" or len(named) != 1:
+        return
+    are = kind_of_rows(np.asarray(scores[:ROWS]))
+    if are is not None:
+        yield {"are": are, "labels": next(iter(named))}
 
 
 def kind_of_rows(values: NDArray[Any]) -> ScoresAre | None:
@@ -307,7 +397,7 @@ def kind_of_rows(values: NDArray[Any]) -> ScoresAre | None:
     return "logits"
 
 
-def _binary(values: NDArray[Any]) -> bool:
+def _binary(values: NDArray[Any], words: Set[str] = frozenset({"true", "false"})) -> bool:
     if values.dtype.kind in "US":
-        return set(np.char.lower(values).tolist()) <= {"true", "false"}
+        return set(np.char.lower(values).tolist()) <= words
     return bool(np.isin(values, (0, 1)).all())

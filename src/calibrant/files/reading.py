@@ -31,13 +31,14 @@ from calibrant.files.assembly import Assembler, array_of, rules_of
 from calibrant.files.atomic import StrPath
 from calibrant.files.formats import FORMATS, format_of, open_rows
 from calibrant.files.formats.base import HEAD, REFERENCE, Columns
+from calibrant.files.formats.hugging_face import is_data_set
 from calibrant.files.formats.logs.reader import LogReader, is_log
 from calibrant.files.formats.numpy_files import npy_stream
-from calibrant.files.formats.tables import is_data_set
+from calibrant.files.formats.text import HeaderlessError
 from calibrant.files.gate import PARTLY, UnpackedError, check_regular, readable
 from calibrant.files.opening import extension_of, is_folder, is_url
 from calibrant.files.options import ReadFields, ReadOptions
-from calibrant.files.proposing import command, proposals
+from calibrant.files.proposing import below_a_header, command, proposals
 from calibrant.files.schema import ONE_SCORE, TOP_ONLY, FileKind, choose
 from calibrant.predictions.binary import check_one_score
 from calibrant.predictions.plausibility import Finding, Look
@@ -485,6 +486,8 @@ def propose(where: str, options: ReadOptions, error: PredictionsError | None = N
     if isinstance(error, UnpackedError):
         partly = PARTLY in str(error) and _reads(where, options, partly=True)
         return f"{command(where, options)} --workers 1" if partly else None
+    if isinstance(error, HeaderlessError):
+        return below_a_header(error)
     if isinstance(error, MisreadError):
         ways = [] if error.fix is None else [[error.fix]]
     else:

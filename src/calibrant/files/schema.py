@@ -66,6 +66,8 @@ EXPECTED_COLUMNS = (
     "that --classes names"
 )
 _HINT = "--scores with --are, and --labels, name other columns"
+# What follows the name of a class in those of columns.
+OF_SCORES = re.compile(r"[\W_](probs?|proba|probability|logits?|scores?)$", flags=re.I)
 # A message should stay readable when a file has a thousand columns.
 LISTED = 12
 
@@ -461,7 +463,8 @@ class _Choice:
         """Return the fields that hold a key, and the classes that they are named after."""
         if not isinstance(key, str):
             wide.add(role)
-            ends = ends_of(key)
+            ends = key if set(self.options.classes) <= set(key) and self.options.classes else None
+            ends = ends or ends_of(key)
             names = None if all(end.isdigit() for end in ends) else ends
             return self._in_order(names, key)
         if key in self.called and key not in self.single:
@@ -528,16 +531,17 @@ def ends_of(names: Sequence[str]) -> tuple[str, ...]:
     stem = names[0]
     while stem and not all(name.startswith(stem) for name in names):
         stem = stem[:-1]
-    if len(names) == 1:
+    if len(names) == 1 or all(n[len(stem) :].isdigit() for n in names):
         stem = re.sub(r"[0-9]+$", "", stem)
-    elif not stem.endswith("_"):
+    else:
         # What names share by chance, such as the c of cat and cow, is no stem.
-        stem = (
-            re.sub(r"[0-9]+$", "", stem)
-            if all(n[len(stem) :].isdigit() for n in names)
-            else (stem[: stem.rfind("_") + 1])
-        )
-    return tuple(name.removeprefix(stem) for name in names)
+        stem = re.sub(r"[^\W_]+$", "", stem)
+    ends = tuple(name.removeprefix(stem) for name in names)
+    last = {match[0] for end in ends for match in [OF_SCORES.search(end)] if match}
+    shared = last.pop() if len(last) == 1 else ends[0][-1:] if stem else ""
+    if shared.isalnum() or not all(len(e) > len(shared) and e.endswith(shared) for e in ends):
+        return ends
+    return tuple(end.removesuffix(shared) for end in ends)
 
 
 def _check_numbers(numbers: list[int], stem: str, where: str) -> None:

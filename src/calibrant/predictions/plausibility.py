@@ -199,6 +199,8 @@ class _Seen:
         if self.kind == "logits":
             yield from _units(self.scores)
             yield from _derived_column(self.scores)
+        elif self.kind == "probs":
+            yield from _softmax_twice(self.scores)
         yield from _padding(self.scores)
 
     def of_labels(self) -> Iterator[Finding]:
@@ -265,6 +267,30 @@ def _units(logits: FloatArray) -> Iterator[Finding]:
                 keep,
                 certain=True,
             )
+
+
+def _softmax_twice(probs: FloatArray) -> Iterator[Finding]:
+    """Yield probabilities whose logarithms, but for a constant a row, are probabilities too.
+
+    Of softmax(p) log q_k = p_k - c, where c follows from the sum of p. Of other rows that are as
+    near to even some p_k are negative, or most are far above 0, where a sure network's lie.
+    """
+    width, first = probs.shape[1], probs[:FIRST]
+    if width < 3 or (first.max(axis=1) > 2.72 * first.min(axis=1)).any() or not probs.all():
+        return
+    logs = np.log(probs)
+    inner = logs + (1 - logs.sum(axis=1, keepdims=True)) / width
+    least = inner.min(axis=1)
+    if least.min() > -1e-3 and np.median(least) < 0.2 / width and inner.max() > 0.9:
+        yield Finding(
+            "softmax twice",
+            "every row is the softmax of probabilities, so that softmax was applied twice; write "
+            f"what it was applied to last, in which row 0 has {inner[0].max():.3g} in place of "
+            f"{probs[0].max():.3g}",
+            {},
+            {"are": "probs"},
+            certain=True,
+        )
 
 
 def _derived_column(logits: FloatArray) -> Iterator[Finding]:

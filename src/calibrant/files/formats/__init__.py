@@ -26,18 +26,23 @@ from typing import NamedTuple
 from calibrant.core.errors import PredictionsError
 from calibrant.files.formats.base import RowReader, RowWriter
 from calibrant.files.formats.hdf5 import Hdf5Reader, Hdf5Writer
+from calibrant.files.formats.hugging_face import HuggingFaceReader, is_data_set
 from calibrant.files.formats.logs.reader import LogReader, logs_at
 from calibrant.files.formats.numpy_files import NpyReader, NpyWriter, NpzReader, NpzWriter
 from calibrant.files.formats.tables import (
     ArrowReader,
     ArrowWriter,
-    HuggingFaceReader,
     ParquetReader,
     ParquetWriter,
-    is_data_set,
 )
 from calibrant.files.formats.tensors import SafetensorsReader, SafetensorsWriter, TorchReader
-from calibrant.files.formats.text import CsvReader, CsvWriter, JsonLinesReader, JsonLinesWriter
+from calibrant.files.formats.text import (
+    CsvReader,
+    CsvWriter,
+    JsonLinesReader,
+    JsonLinesWriter,
+    JsonReader,
+)
 from calibrant.files.gate import readable
 from calibrant.files.opening import extension_of, is_folder, is_url, make_folder
 from calibrant.files.options import FormatName, ReadOptions
@@ -60,10 +65,12 @@ FORMATS: dict[FormatName, Format] = {
     "pt": Format((".pt", ".pth"), TorchReader, None),
     "tsv": Format((".tsv",), CsvReader, CsvWriter),
     "jsonl": Format((".jsonl", ".ndjson"), JsonLinesReader, JsonLinesWriter),
+    "json": Format((".json",), JsonReader, None),
     "hdf5": Format((".h5", ".hdf5"), Hdf5Reader, Hdf5Writer),
     "arrow": Format((".arrow", ".feather"), ArrowReader, ArrowWriter),
 }
-_OF_EXTENSION = {end: each for each in FORMATS.values() for end in each.extensions}
+# A name in .json may be that of a manifest: such a file is read where its format is told.
+_OF_EXTENSION = {e: each for n, each in FORMATS.items() for e in each.extensions if n != "json"}
 EXTENSIONS = tuple(_OF_EXTENSION)
 WRITTEN = tuple(end for end, each in _OF_EXTENSION.items() if each.writer)
 _PICKLES = (".pkl", ".pickle", ".joblib")

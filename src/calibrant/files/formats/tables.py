@@ -9,7 +9,7 @@ import struct
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -27,7 +27,7 @@ from calibrant.files.formats.base import (
     refuse_text,
     words_for,
 )
-from calibrant.files.gate import PARTLY, check_regular, load_json, optional, readable
+from calibrant.files.gate import PARTLY, load_json, optional, readable
 from calibrant.files.opening import open_binary
 
 # Rows that are decoded together, whoever asks for how many: a compromise of memory and calls.
@@ -40,7 +40,6 @@ LISTS = ("list", "large_list", "fixed_size_list")
 STEMS = {"logits": "logit", "probs": "prob", "features": "feature"}
 # The key of Arrow's metadata under which names of many labels stand.
 NOTE = "calibrant"
-STATE, SPLITS = "state.json", "dataset_dict.json"
 
 
 class ColumnReader(RowReader):
@@ -55,13 +54,34 @@ class ColumnReader(RowReader):
     schema: Any
     rows: int
 
+    @cached_property
+    def fields(self) -> dict[str, tuple[Any, str, str | None]]:
+        """Types by name with the column that holds each, and where that is a struct, the field.
+
+        Fields of structs are named as keys of objects within JSON lines are: ``prob_cat``.
+        """
+        found: dict[str, tuple[Any, str, str | None]] = {}
+        for column in self.schema:
+            if not str(column.type).startswith("struct"):
+                found[column.name] = column.type, column.name, None
+            for own in column.type if column.name not in found else ():
+                stem = STEMS.get(column.name, column.name)
+                found[f"{stem}_{own.name}"] = own.type, column.name, own.name
+        return found
+
     def names(self) -> Sequence[str]:
-        """Return the names of the columns."""
-        return cast(list[str], self.schema.names)
+        """Return the names of the columns, and of the fields of structs behind those of theirs."""
+        # A name may be there twice.
+        plain = [name for name in self.schema.names if name in self.fields]
+        return plain + [name for name, (*_, field) in self.fields.items() if field is not None]
+
+    def holder(self, name: str) -> str:
+        """Return the column that holds a field."""
+        return self.fields[name][1]
 
     def lists(self) -> Collection[str]:
         """Return the columns of lists."""
-        return [field.name for field in self.schema if str(field.type).startswith(LISTS)]
+        return [name for name, (kind, *_) in self.fields.items() if str(kind).startswith(LISTS)]
 
     def class_names(self, label: str | None) -> tuple[str, ...] | None:
         """Return the names in Arrow's metadata: of classes Hugging Face's, of many labels ours."""
@@ -80,15 +100,17 @@ class ColumnReader(RowReader):
         """Return the shape; the width of lists that the schema doesn't fix is that of row 0."""
         if name not in self.lists():
             return (self.rows,)
-        fixed = getattr(self.schema.field(name).type, "list_size", -1)
+        fixed = getattr(self.fields[name][0], "list_size", -1)
         if fixed > 0 or not self.rows:
             return self.rows, max(fixed, 0)
         return self.rows, next(iter(self.read([name], [slice(0, 1)])))[name].shape[1]
 
     def type_of(self, name: str) -> str:
         """Return the type of a column, or of the numbers in its lists."""
-        kind = self.schema.field(name).type
+        kind = self.fields[name][0]
         kind = kind.value_type if name in self.lists() else kind
+        if str(kind).startswith("decimal"):
+            return "float64"
         with suppress(NotImplementedError, ValueError):
             held = np.dtype(kind.to_pandas_dtype())
             return "text" if held.hasobject else str(held)
@@ -105,14 +127,15 @@ class ColumnReader(RowReader):
         for at, tables in self._parts(names, spans):
             parts: list[Columns] = []
             for table in tables:
-                parts.append({name: self._values(table[name], name, at, words) for name in names})
+                own = {name: self._column(table, name) for name in names}
+                parts.append({n: self._values(column, n, at, words) for n, column in own.items()})
                 at += len(table)
             yield self.together(parts)
 
     def kept(self, names: Sequence[str], spans: Iterable[slice]) -> Iterator[dict[str, Any]]:
         """Yield the columns as Arrow has them."""
         arrow = optional("pyarrow", "pyarrow", "arrow")
-        for _, tables in self._parts(names, spans):
+        for _, tables in self._parts(names, spans, whole=True):
             rows = [
                 arrow.Table.from_batches([part]) if isinstance(part, arrow.RecordBatch) else part
                 for part in tables
@@ -120,15 +143,22 @@ class ColumnReader(RowReader):
             table = arrow.concat_tables(rows)
             yield {name: table[name].combine_chunks() for name in names}
 
+    def _column(self, table: Any, name: str) -> Any:
+        _, column, field = self.fields[name]
+        if field is None:
+            return table[column]
+        return optional("pyarrow.compute", "pyarrow", "arrow").struct_field(table[column], field)
+
     def _parts(
-        self, names: Sequence[str], spans: Iterable[slice]
+        self, names: Sequence[str], spans: Iterable[slice], *, whole: bool = False
     ) -> Iterator[tuple[int, list[Any]]]:
         """Yield for each span its first row, and the parts of tables that hold its rows."""
         supply: Iterator[Any] | None = None
         held, first, end = list[Any](), 0, 0
         for span in spans:
             if supply is None:
-                supply = self.tables(list(dict.fromkeys(names)), span.start)
+                held_by = names if whole else [self.holder(name) for name in names]
+                supply = self.tables(list(dict.fromkeys(held_by)), span.start)
                 first = end = next(supply)
             while end < span.stop:
                 held.append(next(supply))
@@ -171,6 +201,8 @@ class ColumnReader(RowReader):
         arrow = optional("pyarrow", "pyarrow", "arrow")
         if isinstance(column, arrow.ChunkedArray):
             column = column.combine_chunks()
+        if arrow.types.is_decimal(column.type):
+            column = column.cast(arrow.float64())
         if column.null_count:
             row = first + column.is_null().index(True).as_py()
             raise PredictionsError(f"{self.where}: row {row}, column '{name}': the cell is blank")
@@ -207,14 +239,16 @@ class ParquetReader(ColumnReader):
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape, of lists as the footer counts their numbers."""
-        return (self.rows, self._width(name)) if name in self.lists() else (self.rows,)
+        if name not in self.lists():
+            return (self.rows,)
+        # Of a list within a struct the footer says no more than of the struct.
+        return super().shape(name) if self.fields[name][2] else (self.rows, self._width(name))
 
     def _width(self, name: str) -> int:
-        """Return how many numbers a row of a column has.
+        """Return how many numbers a row of a column has, where rows differ the most of any group.
 
         Raises:
-            PredictionsError: rows have different numbers of them, or so many that a few rows take
-                far more memory than the file.
+            PredictionsError: so many that a few rows take far more memory than the file.
         """
         if name not in self._widths:
             self._widths[name] = self._counted(name)
@@ -224,23 +258,15 @@ class ParquetReader(ColumnReader):
         about, widths = self._file.metadata, set[int]()
         for i in range(about.num_row_groups):
             group = about.row_group(i)
-            columns = (group.column(j) for j in range(group.num_columns))
-            for column in columns:
-                if column.path_in_schema != name and not column.path_in_schema.startswith(
-                    f"{name}."
-                ):
-                    continue
-                width, left = divmod(column.num_values, max(group.num_rows, 1))
-                if left:
-                    raise PredictionsError(f"{self.where}: lists of '{name}' differ in length")
-                widths.add(width)
-                # A few long rows among many short ones.
-                longest = 8 * (column.num_values - group.num_rows)
-                size = max(longest, column.total_uncompressed_size)
-                self.check_bounded(size, f"'{name}'", "; write smaller row groups")
-        if len(widths) > 1:
-            raise PredictionsError(f"{self.where}: lists of '{name}' differ in length")
-        return widths.pop() if widths else 0
+            columns = [group.column(j) for j in range(group.num_columns)]
+            own = [c for c in columns if f"{c.path_in_schema}.".startswith(f"{name}.")]
+            values = sum(column.num_values for column in own)
+            widths.add(-(-values // max(group.num_rows, 1)))
+            # A few long rows among many short ones.
+            size = max(8 * (values - len(own) * group.num_rows), 0)
+            size = max(size, *(column.total_uncompressed_size for column in own), 0)
+            self.check_bounded(size, f"'{name}'", "; write smaller row groups")
+        return max(widths, default=0)
 
     def tables(self, names: Sequence[str], start: int) -> Iterator[Any]:
         """Yield tables from the row group on that holds the first row."""
@@ -379,61 +405,6 @@ class _FlatTable:
         first = self._below(key)
         (count,) = struct.unpack_from("<I", self.data, first)
         return range(first + 4, first + 4 + size * count, size)
-
-
-class HuggingFaceReader(ColumnReader):
-    """A data set that `save_to_disk` wrote: Arrow files, which are mapped, and a list of them."""
-
-    def open(self) -> None:
-        """Map the files that the folder lists."""
-        arrow = optional("pyarrow", "pyarrow", "arrow")
-        folder = Path(self.where)
-        if (folder / SPLITS).is_file():
-            splits = self._document(folder / SPLITS).get("splits", [])
-            named = ", ".join(str(folder / str(name)) for name in splits[:5])
-            raise PredictionsError(f"{self.where}: holds several splits; read one: {named}")
-        state = self._document(folder / STATE)
-        tables: list[Any] = []
-        with readable("the list of files", self.where):
-            files = [str(item["filename"]) for item in state["_data_files"]]
-        for name in files:
-            if os.path.basename(name) != name:
-                raise PredictionsError(f"{self.where}: lists a file elsewhere, {name!r}")
-            check_regular(folder / name, f"{self.where}/{name}")
-            with readable(f"'{name}'", self.where):
-                with open(folder / name, "rb") as raw:
-                    self.check_bounded(sum(unpacked_sizes(raw)), f"'{name}'")
-                mapped = self.held.enter_context(arrow.memory_map(str(folder / name)))
-                tables.append(arrow.ipc.open_stream(mapped).read_all())
-                tables[-1].validate(full=True)
-        if not tables:
-            raise PredictionsError(f"{self.where}: lists no files of rows")
-        if state.get("_indices_files"):
-            raise PredictionsError(
-                f"{self.where}: holds a selection of rows; call flatten_indices() before "
-                "save_to_disk"
-            )
-        with readable("the files", self.where):
-            self._table = arrow.concat_tables(tables)
-        self.schema, self.rows = self._table.schema, self._table.num_rows
-
-    def _document(self, path: Path) -> dict[str, Any]:
-        check_regular(path, str(path))
-        with readable(f"'{path.name}'", self.where):
-            found = load_json(path.read_bytes(), self.where, f"'{path.name}'")
-            if not isinstance(found, dict):
-                raise PredictionsError(f"{self.where}: '{path.name}' must hold an object")
-            return cast(dict[str, Any], found)
-
-    def tables(self, names: Sequence[str], start: int) -> Iterator[Any]:
-        """Yield the whole table, of which nothing is read yet."""
-        yield 0
-        yield self._table.select(names)
-
-
-def is_data_set(folder: str) -> bool:
-    """Return whether a folder is one that `save_to_disk` wrote."""
-    return any(os.path.isfile(os.path.join(folder, name)) for name in (STATE, SPLITS))
 
 
 def split(arrays: Columns, where: str) -> Columns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -29,14 +30,28 @@ from calibrant.files.formats.base import (
     words_for,
 )
 from calibrant.files.formats.tables import split
-from calibrant.files.gate import MOST_DOCUMENT_BYTES, json_entries, readable
+from calibrant.files.gate import MOST_DOCUMENT_BYTES, json_entries, load_json, readable
 from calibrant.files.opening import extension_of, open_binary
 
 SEPARATORS = (",", ";", "\t")
+EXCEL = re.compile(r"\ufeff?sep=(.)\s*", flags=re.I)
 # Cells of CSV that are parsed at once, and rows that become Python numbers at once.
 CELLS_PARSED, ROWS_AT_ONCE = 1 << 19, 4096
 # As much of an offending cell as a message shows.
 SHOWN_CHARACTERS = 40
+
+
+class HeaderlessError(PredictionsError):
+    """The first line of a table holds numbers.
+
+    Args:
+        where: the file.
+        separator: what stands between the columns.
+    """
+
+    def __init__(self, where: str, separator: str) -> None:
+        super().__init__(f"{where}: its first line holds numbers, not names of columns")
+        self.where, self.separator = where, separator
 
 
 class TextReader(RowReader):
@@ -48,7 +63,11 @@ class TextReader(RowReader):
     def text(self) -> io.TextIOWrapper:
         """Open the file once more, to be read from the start."""
         raw = self.held.enter_context(open_binary(self.where))
-        return self.held.enter_context(io.TextIOWrapper(raw, encoding="utf-8-sig"))
+        mark = raw.read(2)
+        raw.seek(0)
+        # As Excel writes "Unicode text".
+        encoding = "utf-16" if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+        return self.held.enter_context(io.TextIOWrapper(raw, encoding=encoding))
 
     @abstractmethod
     def lines(self) -> Iterator[Any]:
@@ -107,16 +126,34 @@ class CsvReader(TextReader):
 
     noun = "the CSV file"
 
+    # Lines above the header: one of Excel's, which says what separates the columns.
+    _above = 0
+
+    def text(self) -> io.TextIOWrapper:
+        """Open the file once more, to be read from the header on."""
+        text = super().text()
+        for _ in range(self._above):
+            text.readline()
+        return text
+
     def open(self) -> None:
         """Read the header and the first row."""
         with readable(self.noun, self.where):
-            self._separator = self._separator_of(self.text())
+            said = EXCEL.fullmatch(self.text().readline())
+            self._above = int(said is not None)
+            self._separator = said[1] if said else self._separator_of(self.text())
             records = self._records()
             _, header = next(records, (0, list[str]()))
             if not header:
                 raise PredictionsError(f"{self.where}: is empty; expected a header and rows")
             self._header = [name.strip() for name in header]
+            numbers = [self._number(name) for name in self._header]
+            if None not in numbers and not all(name.isdigit() for name in self._header):
+                raise HeaderlessError(self.where, self._separator)
             _, self._first = next(records, (0, list[str]()))
+            if len(self._first) == len(header) + 1 and self._first[-1].strip():
+                # As R writes names of rows, and R and pandas read them.
+                self._header.insert(0, "")
 
     def _separator_of(self, text: io.TextIOWrapper) -> str:
         line = next((line for line in text if line.strip()), "")
@@ -135,7 +172,7 @@ class CsvReader(TextReader):
         reader = csv.reader(self.text(), delimiter=self._separator)
         for cells in reader:
             if len(cells) > 1 or any(cell.strip() for cell in cells):
-                yield reader.line_num, cells
+                yield reader.line_num + self._above, cells
 
     def names(self) -> Sequence[str]:
         """Return the header."""
@@ -150,7 +187,7 @@ class CsvReader(TextReader):
         """Return ``"text"`` where the first row holds text that is no number."""
         place = self._header.index(name)
         cell = self._first[place] if place < len(self._first) else ""
-        return "text" if cell.strip() and _number(cell, self._separator) is None else ""
+        return "text" if cell.strip() and self._number(cell) is None else ""
 
     def kept(self, names: Sequence[str], spans: Iterable[slice]) -> Iterator[Columns]:
         """Yield the cells, letter by letter."""
@@ -183,8 +220,9 @@ class CsvReader(TextReader):
         decimal = self._separator != "," and any("," in line for line in lines)
         # A call of Python for each cell takes its time, so only where it must be.
         converters: Any = dict.fromkeys(numbers, _with_point) if decimal else None
+        signs = self.options.are == "percent"
         table: Any = np.loadtxt(
-            lines,
+            [line.replace("%", "") for line in lines] if signs else lines,
             fields,
             comments=None,
             delimiter=self._separator,
@@ -224,7 +262,7 @@ class CsvReader(TextReader):
             return " ends a quoted cell that goes over several lines; is a quote missing?"
         shares: list[float] = []
         for place, rule in placed:
-            value = _number(cells[place], self._separator)
+            value = self._number(cells[place])
             if value is None or not rule.accepts(value):
                 text = cells[place]
                 shown = repr(text[:SHOWN_CHARACTERS]) if text.strip() else "a blank cell"
@@ -238,22 +276,23 @@ class CsvReader(TextReader):
             )
         return None
 
+    def _number(self, text: str) -> float | None:
+        if self._separator != ",":
+            text = text.replace(",", ".")
+        if self.options.are == "percent":
+            text = text.strip().removesuffix("%")
+        # Python, unlike NumPy, also takes the digits of any script, and underscores among them.
+        if not text.isascii() or "_" in text:
+            return None
+        try:
+            return float(text)
+        except ValueError:
+            return None
+
 
 def _with_point(cell: str) -> float:
     """Return a number with a decimal comma; one with points as well is refused."""
     return float(cell.replace(",", "."))
-
-
-def _number(text: str, separator: str) -> float | None:
-    if separator != ",":
-        text = text.replace(",", ".")
-    # Python, unlike NumPy, also takes the digits of any script, and underscores among them.
-    if not text.isascii() or "_" in text:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def flat_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -261,7 +300,7 @@ def flat_row(row: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in row.items():
         if isinstance(value, dict):
-            stem = {"logits": "logit", "probs": "prob"}.get(key, key)
+            stem = {"logits": "logit", "probs": "prob", "labels": "label"}.get(key, key)
             flat |= {f"{stem}_{name}": one for name, one in cast(dict[str, Any], value).items()}
         else:
             flat[key] = value
@@ -394,6 +433,46 @@ class JsonLinesReader(TextReader):
                 )
         words = any(isinstance(cell, str) for cell in cells)
         return self.texts(name, [str(cell) for cell in cells]) if words else np.array(cells)
+
+
+class JsonReader(JsonLinesReader):
+    """One object of columns: each a list of all rows, or as pandas has it, an object by row.
+
+    What isn't of rows, such as the name of a model, is left out.
+    """
+
+    noun = "the JSON"
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Yield the rows, numbered."""
+        if self._entries is None:
+            self._entries = self._rows_of(self.text().read(MOST_DOCUMENT_BYTES + 1))
+        return iter(enumerate(self._entries, start=1))
+
+    def _rows_of(self, text: str) -> list[str]:
+        """Return the rows as lines."""
+        if text.lstrip()[:1] == "[":
+            return json_entries(text, self.where)
+        document: Any = load_json(text, self.where)
+        lists: dict[str, list[Any]] = {}
+        indices = set[tuple[str, ...]]()
+        for name, column in cast(dict[str, Any], document).items():
+            own = cast(dict[str, Any], column) if isinstance(column, dict) else {}
+            if own and all(isinstance(one, list) for one in own.values()):
+                lists |= flat_row({name: own})
+            elif own:
+                indices.add(tuple(own))
+                lists[name] = list(own.values())
+            elif isinstance(column, list):
+                lists[name] = column
+        rows = max(map(len, lists.values()), default=0)
+        if not rows or len({index for index in indices if len(index) == rows}) > 1:
+            raise PredictionsError(
+                f"{self.where}: must hold an array of objects, or an object of columns, each a list"
+            )
+        columns = {name: column for name, column in lists.items() if len(column) == rows}
+        each = zip(*columns.values(), strict=True)
+        return [json.dumps(dict(zip(columns, row, strict=True))) for row in each]
 
 
 def _truths(cell: Any) -> set[bool]:

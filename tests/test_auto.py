@@ -84,7 +84,7 @@ def test_of_labels_that_are_all_the_same_it_takes_temperature_and_says_so_once(c
     rows = Predictions.from_logits(logits, np.zeros(300, dtype=int))
     worth = cross_validated(auto, rows)
     assert worth.differences["accuracy"].value == 0
-    assert "says nothing of other classes" in str(worth)
+    assert "says nothing about other classes" in str(worth)
 
 
 @pytest.mark.parametrize("classes", [2, 5])
@@ -95,7 +95,7 @@ def test_of_labels_by_chance_it_takes_temperature_and_says_so_once(classes, shar
     labels = rng.choice(classes, 300, p=chances / chances.sum())
     auto, said = said_of(2 * rng.normal(size=(300, classes)), labels)
     assert auto.averaged_ == {"temperature": 1.0}
-    assert "how frequent the classes are" in auto.fit_report_.notes[0]
+    assert "than the class frequencies do" in auto.fit_report_.notes[0]
     assert len(said) == 1
     assert "chance" in said[0]
 
@@ -319,8 +319,10 @@ def test_averages_what_helps_and_says_why():
     assert calibrator.averaged_ == {"svs": 1.0}
     assert calibrator.keeps_prediction is False
     sentence, scores = calibrator.fit_report_.notes[:2]
-    assert sentence.startswith("takes svs 100 %; 5-fold cross-validation chose the weights by nll")
-    assert scores.startswith("nll of all, simplest first: temperature")
+    assert sentence.startswith(
+        "takes svs 100 %; the weights are from 5-fold cross-validation of the nll"
+    )
+    assert scores.startswith("nll of each, simplest first: temperature")
     # What it gives is that method fitted to all rows.
     alone = make_calibrator("svs").fit(logits, labels)
     np.testing.assert_array_equal(calibrator.predict_proba(logits), alone.predict_proba(logits))
@@ -418,7 +420,7 @@ def test_one_is_taken_if_one_is_asked_for(rule):
     sentence, scores = calibrator.fit_report_.notes[:2]
     assert sentence.startswith("chose svs, nll ")
     assert "by 5-fold cross-validation" in sentence
-    assert scores.startswith("nll of all, simplest first: temperature")
+    assert scores.startswith("nll of each, simplest first: temperature")
 
 
 @pytest.fixture(scope="module")
@@ -461,10 +463,10 @@ def test_rounding_errors_move_nothing():
 def test_many_logits_are_tried_in_two_folds(monkeypatch):
     logits, labels = biased(400)
     monkeypatch.setattr(model_selection, "MANY_LOGITS", 1599)
-    assert "; 2-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
-    assert "; 3-fold" in fitted(logits, labels, repeats=1, folds=3).fit_report_.notes[0]
+    assert "from 2-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
+    assert "from 3-fold" in fitted(logits, labels, repeats=1, folds=3).fit_report_.notes[0]
     monkeypatch.setattr(model_selection, "MANY_LOGITS", 1600)
-    assert "; 5-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
+    assert "from 5-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
     with pytest.raises(InputError, match="folds must be at least 2"):
         fitted(logits, labels, folds=1)
 
@@ -472,7 +474,7 @@ def test_many_logits_are_tried_in_two_folds(monkeypatch):
 def test_many_rows_are_tried_in_three_folds(monkeypatch):
     logits, labels = biased(400)
     monkeypatch.setattr("calibrant.posthoc.auto.ROWS_FOR_FEWER", 400)
-    assert "; 3-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
+    assert "from 3-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
 
 
 def test_what_can_t_catch_up_is_left_out_and_nothing_is_lost(monkeypatch):
@@ -517,7 +519,7 @@ def test_falls_back_where_rows_can_not_choose(kind, labelled_logits):
     calibrator = fitted(logits, labels)
     assert calibrator.averaged_ == {"temperature": 1.0}
     note = calibrator.fit_report_.notes[0]
-    assert note.startswith("took temperature without a contest: ")
+    assert note.startswith("took temperature without comparing methods: ")
     assert note.endswith({"few rows": "150", "all right": "least 5", "all wrong": "least 5"}[kind])
 
 
@@ -699,7 +701,7 @@ def test_of_very_many_logits_the_contest_takes_a_sample(monkeypatch, labelled_lo
     assert model_selection.some_rows(some, seed=0) is some
     candidates = "temperature, svs+top-rest"
     auto = AutoCalibrator(candidates=candidates).fit_predictions(rows)
-    assert "the contest was held on 300 of 1200 rows" in auto.fit_report_.notes
+    assert "the methods were compared on 300 of 1200 rows" in auto.fit_report_.notes
     # First steps are fitted to all rows.
     assert (
         auto.steps_["temperature"].beta_

@@ -313,7 +313,7 @@ def test_both_readings_of_a_vector_are_what_they_say(rows):
     )
     assert cb.metrics.accuracy(p, y, kind="prob") == pytest.approx(cb.metrics.accuracy(two, y))
     for metric in (cb.metrics.brier_score, cb.metrics.accuracy):
-        with pytest.raises(PredictionsError, match="say nothing of the others"):
+        with pytest.raises(PredictionsError, match="there is only the confidence of one"):
             metric(p, y, kind="confidence")
 
 

@@ -31,7 +31,7 @@ def test_each_group_is_decided_as_alone_at_its_part_of_the_sureness() -> None:
     assert RISK.too_small == {"few": 40}
     assert RISK.needed == 80  # .95^80 < .05 / 3 < .95^79
     assert "Too small, with fewer than 80 rows or clusters: few (40)." in str(RISK)
-    assert "98.33 % sure" in RISK.promise()
+    assert "98.33 %" in RISK.promise()
 
 
 def test_the_place_of_a_quantile_is_that_of_the_beta_law() -> None:

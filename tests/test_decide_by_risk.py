@@ -119,7 +119,7 @@ def test_a_risk_that_cannot_be_reached_says_from_how_many_rows_it_could_be() -> 
     hopeless = Predictions.from_confidence(np.full(500, 0.9), np.zeros(500), np.arange(500) % 2)
     never = cb.decide("platt", hopeless, risk=0.05)
     assert never.reachable_from is None
-    assert "would not mend it" in repr(never)
+    assert "would not help" in repr(never)
     assert not never.of_rows(hopeless)["answer"].any()
 
 
@@ -136,7 +136,7 @@ def test_rows_of_the_fit_are_refused_and_others_are_not(tmp_path) -> None:
     with pytest.raises(cb.InputError, match="fitted to are among these"):
         cb.decide(kept, VAL, risk=0.05)
     kept.fitted_to_ = ()
-    assert "can't be checked" in cb.decide(kept, VAL, risk=0.05).notes[0]
+    assert "can't check whether" in cb.decide(kept, VAL, risk=0.05).notes[0]
 
 
 def test_rounded_rows_that_agree_by_chance_are_not_taken_for_those_of_the_fit() -> None:

@@ -185,7 +185,7 @@ def test_wrong_rows_whose_confidence_is_1_are_counted():
 def test_auto_is_recommended_where_it_may_be_best_and_the_lowest_likelihood_elsewhere():
     sharp, auto = of("sharp", nll=0.3, ece=0.2), of("auto", nll=0.305, ece=0.3, parameters=90)
     assert decide([sharp, auto], LEVEL).recommended == "auto"
-    assert "It may have the lowest NLL: 0.3050, and sharp has 0.3000" in str(
+    assert " may have the lowest NLL: 0.3050, and sharp has 0.3000" in str(
         decide([sharp, auto], LEVEL)
     )
     assert decide([sharp, of("auto", nll=0.5, ece=0.0)], LEVEL).recommended == "sharp"
@@ -217,8 +217,8 @@ def test_alternatives_keep_classes_are_simple_or_calibrated_and_state_their_pric
     (price,) = [each.price for each in verdict.alternatives if each.name == "keeper"]
     assert price.value == pytest.approx(0.04)
     assert price.low < 0.04 < price.high
-    assert verdict.or_else.startswith("To keep every predicted class: keeper, for +0.0400 NLL (")
-    assert "Simplest within 0.001: small (2 parameters), for " in verdict.or_else
+    assert verdict.or_else.startswith("To keep every predicted class, use keeper: NLL +0.0400 (")
+    assert "The simplest within 0.001 is small (2 parameters): NLL " in verdict.or_else
     # A margin of nothing leaves no simpler one, a wide one the simplest of all.
     assert "simplest" not in prices(decide([sharp, small], LEVEL, margin=0.0))
     tiny = of("tiny", nll=0.5, ece=0.2, parameters=1)
@@ -231,12 +231,10 @@ def test_the_first_sentence_says_what_is_still_wrong_and_what_helps():
         of(name, nll=nll, ece=0.05, floor=0.1) for name, nll in (("a", 0.34), ("b", 1))
     )
     first = str(decide([off, worse, honest], LEVEL)).partition(". ")[0]
-    assert first.startswith(
-        "Use off, though its confidences are still overconfident by 20.0 points"
-    )
-    assert "; a helps, for +0.0400 NLL (" in first
+    assert first.startswith("Use off, but its confidences are still overconfident by 20.0 points")
+    assert "; a mends that, NLL +0.0400 (" in first
     assert "can't be told" not in decide([off, honest], LEVEL).why
-    assert "none of these methods helps" in decide([off], LEVEL).lead
+    assert "none of these methods mends that" in decide([off], LEVEL).lead
     assert decide([of("fine", nll=0.3, ece=0.05, floor=0.1), worse], LEVEL).caution == ""
 
 

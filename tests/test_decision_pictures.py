@@ -96,7 +96,7 @@ def test_what_is_read_along_a_line_is_what_the_curve_holds(tmp_path: Path) -> No
     assert len(points) == len(found.curve["coverage"])
     at = found.curve["threshold"].tolist().index(found.threshold)
     assert f"From {found.threshold:.4g} on: answered 69.2" in points[at][2]
-    assert points[at][2].endswith("the threshold that is taken.")
+    assert points[at][2].endswith("the chosen threshold.")
     assert points[at][2] in page.replace("\u2019", "'")
 
 

@@ -136,8 +136,8 @@ def test_the_floor_is_said_where_there_is_one() -> None:
     said = [findings.against_floor(each).partition(":")[0] for each in (below, above, without)]
     assert said == ["at the floor", "above the floor", ""]
     assert findings.honest_would_show(above, "those of ets") == (
-        "Honest confidences like those of ets would show 1.00 % on average, and up to 2.00 % in "
-        "95 % of cases."
+        "Perfectly calibrated confidences like those of ets would have 1.00 % on average, and up "
+        "to 2.00 % in 95 % of cases."
     )
     one_sided = measured(0.1, ["underconfidence"])
     assert findings.standing(one_sided) == sentence(findings.means(one_sided))

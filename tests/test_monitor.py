@@ -341,7 +341,7 @@ def test_labels_make_outcomes_where_predictions_have_classes():
     assert monitor.rows == 2
     assert monitor.windows()[0].accuracy == 0.5
     assert monitor.unlabelled.expected_accuracy[0] == pytest.approx(0.8)
-    assert "can't see a change of what the inputs mean" in " ".join(str(monitor).split())
+    assert "only outcomes show a change of what the inputs mean" in " ".join(str(monitor).split())
 
 
 def test_a_label_is_not_taken_for_whether_it_was_right():

@@ -297,7 +297,7 @@ def test_outcomes_come_apart_and_late(run, tmp_path):
     assert "No row with an outcome yet." in first.out
     mean = f"{100 * said.mean():.1f} %"
     assert f"{ROWS} rows without outcome: expected accuracy {mean}" in first.out
-    assert "can't see a change of what the inputs mean" in " ".join(first.out.split())
+    assert "only outcomes show a change of what the inputs mean" in " ".join(first.out.split())
     (tmp_path / "known.jsonl").write_text("\n".join(outcomes * 2))
     found = json.loads(run(*words, "--outcomes", "known.jsonl", "--json", "-").out)
     whole = cb.Monitor()
@@ -394,7 +394,7 @@ def test_groups_by_a_column_a_key_or_the_predicted_class(run, tmp_path):
         groups = json.loads(ended.out)["details"]["groups"]
         assert [group["group"] for group in groups if group["off"]] == [bad]
     page = run("rows.npz", "--by", "site", "--report", "page.html")
-    assert "Off by their own evidence, at 5 % for all groups together: <w>." in page.out
+    assert "Wrong by their own evidence, at 5 % for all groups together: <w>." in page.out
     text = (tmp_path / "page.html").read_text()
     assert "&lt;w&gt;" in text
     assert "<w>" not in text
@@ -408,7 +408,12 @@ def test_the_page_shows_windows_change_and_words_and_loads_nothing(run, tmp_path
     assert page.count("<svg ") == 2
     assert "<script" not in page
     assert "http" not in page.replace("http-equiv", "")
-    for words in ("Confidences have gone off", "off since", "A refit on the latest", "Floor, 95"):
+    for words in (
+        "The confidences have become wrong",
+        "wrong since",
+        "A refit on the latest",
+        "Floor, 95",
+    ):
         assert words in page
     (tmp_path / "none.jsonl").write_text("")
     run("none.jsonl", "--report", "empty.html")

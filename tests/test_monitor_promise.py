@@ -80,7 +80,7 @@ def test_a_monitor_says_when_the_promise_no_longer_holds() -> None:
     (alarm,) = (alarm for alarm in alarms if alarm.test == "promise")
     assert 4000 < alarm.row < 4600
     assert 3800 < alarm.since.row < 4300
-    assert "The promise no longer holds that at most 10.0 % of the answered" in str(monitor)
+    assert "The promise that at most 10.0 % of the answered" in str(monitor)
     found = monitor.as_dict()["promise"]
     answered = said >= 0.8
     assert (found["rows"], found["broken"]) == (answered.sum(), (answered & ~right).sum())

@@ -198,7 +198,7 @@ def test_measure_takes_by_twice(tmp_path, capsys) -> None:
     assert document["groups"][0]["group"] == expected.worst.group
     assert document["groups"][0]["error"] == pytest.approx(expected.worst.error, abs=1e-6)
     app(words, standalone_mode=False)
-    assert capsys.readouterr().out.startswith("Of 20 groups the worst is")
+    assert capsys.readouterr().out.startswith("The worst of 20 groups is")
     for more, message in (
         (["--metrics", "ece"], "drop --metrics"),
         (["--report", str(tmp_path / "page.html")], "give --by once"),

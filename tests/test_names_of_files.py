@@ -96,7 +96,7 @@ def test_any_names_are_told(extension, tmp_path):
     same(read_predictions(path, scores="out", are="probs", labels="y"), PROBS, "probs")
     with refused(path, "there is no 'yy' to hold the labels; found"):
         read_predictions(path, scores="out", are="probs", labels="yy")
-    with pytest.raises(InputError, match="nothing is read by 'probs_key'; there are scores, are"):
+    with pytest.raises(InputError, match="there is no option 'probs_key'; there are scores, are"):
         read_predictions(path, probs_key="out")
 
 

@@ -86,7 +86,7 @@ def test_noise_is_of_use_at_no_threshold_and_the_truth_over_a_range() -> None:
     labels = np.random.default_rng(8).permutation(binary(3000, 7).labels)
     noise = as_said(replace(binary(3000, 7), known_labels=labels))
     assert useful_range(noise.benefit) is None
-    assert "at no threshold" in str(noise).replace("\n", " ")
+    assert "no threshold t is known" in str(noise).replace("\n", " ")
 
 
 def test_miscalibration_costs_what_the_same_rule_costs_more_by_what_was_said() -> None:

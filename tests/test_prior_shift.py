@@ -96,7 +96,10 @@ def test_fit_puts_it_behind_what_is_fitted(tmp_path, capsys) -> None:
     out = str(tmp_path / "p.safetensors")
     words = ["fit", str(tmp_path / "val.npz"), "--method", "temperature", "--no-worth"]
     app([*words, "--out", out, "--prior", shares], standalone_mode=False)
-    assert "Behind temperature stand other shares of the classes." in capsys.readouterr().out
+    assert (
+        "The probabilities of temperature are corrected for other class shares."
+        in capsys.readouterr().out
+    )
     expected = cb.posthoc.with_prior(SCALING, RARE.tolist(), VAL)
     np.testing.assert_allclose(cb.load(out).log_ratio_, expected.log_ratio_)
     with pytest.raises(cb.InputError, match="name=share for each class"):

@@ -406,7 +406,7 @@ seen.expected = points[3][2];
 seen.mark = Number(document.querySelector("#mark circle").getAttribute("cx")) === points[3][0];
 """
     seen = seen_in(tmp_path / "d.html", tmp_path, script)
-    assert seen["first"].endswith("the threshold that is taken.")
+    assert seen["first"].endswith("the chosen threshold.")
     assert seen["moved"] == seen["expected"] != seen["first"]
     assert seen["mark"]
 

@@ -16,7 +16,8 @@ from calibrant.report.document import comparison_words
 
 JUDGES = {"ece", "adaece", "smce", "smece", "ks"}
 SHOWS_NO_MORE = (
-    "no more than noise would, which alone does not make confidences honest; measure ece as well."
+    "no more than noise would, which alone doesn't prove the confidences calibrated; measure ece "
+    "as well."
 )
 
 

@@ -71,7 +71,7 @@ def test_a_size_of_error_is_asked_for_as_a_fraction(run, file):
         rows_needed(np.array([0.5]), 0.6)
     text = str(SampleSize(436, 0.01, 0.8, 0.05))
     assert text == (
-        "To tell an ECE of 1 % from noise in 80 % of cases takes about 436 rows like these."
+        "You need about 436 rows like these to tell an ECE of 1 % from noise in 80 % of cases."
     )
 
 
@@ -111,14 +111,14 @@ def test_of_many_metrics_the_few_that_are_not_in_percent_are_named():
 
 def test_the_floor_is_explained_where_there_is_one(run, file):
     said = run("measure", file, "--resamples", "5").out
-    assert "floor 95 %: what they would stay below in 95 % of cases." in said
+    assert "floor 95 %: they stay below it in 95 % of cases," in said
     assert "Floor" not in run("measure", file, "--resamples", "5", "--metrics", "nll").out
 
 
 def test_groups_say_what_they_are_and_what_the_columns_mean(run, file):
     by_class = run("measure", file, "--by", "class", "--resamples", "20", "--metrics", "ece").out
     assert "3 groups by predicted class" in by_class
-    assert "All but the rows in percent. Interval: of ECE, 95 %. Floor 95 %: what" in by_class
+    assert "All but the rows in percent. Interval: of ECE, 95 %. Floor 95 %: perfectly" in by_class
     by_colour = run("measure", file, "--by", "colour", "--resamples", "20").out
     assert "2 groups by colour" in by_colour
     assert " colour rows confidence accuracy ECE interval floor 95 %" in by_colour

@@ -71,7 +71,7 @@ def test_honest_confidences_gain_nothing_and_are_called_honest() -> None:
     found = cb.posthoc.cross_validated("temperature", drawn(1500, 1.0), **FEW)
     assert found.state == "no gain"
     assert "shows no gain beyond noise" in found.headline()
-    assert found.advice() == "The confidences can't be told from honest ones before it."
+    assert found.advice() == "The confidences can't be told from calibrated ones before the fit."
 
 
 def test_a_map_that_loses_is_said_to_make_it_worse() -> None:
@@ -209,11 +209,11 @@ def test_without_a_gain_fit_saves_what_is_preferred(fit: Any) -> None:
     said, saved = fit(honest, "--method", "svs")
     assert saved.method == "svs"
     assert "no gain beyond noise" in said.out
-    assert "saved all the same; --no-gain temperature, or none" in said.out
+    assert "saved all the same; --no-gain temperature or --no-gain none" in said.out
     for preferred in ("temperature", "none"):
         said, saved = fit(honest, "--method", "svs", "--no-gain", preferred)
         assert saved.method == preferred
-        assert f"So {preferred} was saved in its place." in said.out
+        assert f"So {preferred} was saved instead." in said.out
         assert said.out.startswith(f"{preferred} fitted on 600 rows")
         assert saved.fit_report_.worth["method"] == "svs"
     said, saved = fit(drawn(600, 3.0), "--method", "svs", "--no-gain", "none")
@@ -245,7 +245,7 @@ def test_a_worth_that_can_not_be_measured_does_not_keep_a_fit_from_being_saved(
     ("words", "reason"),
     [
         (("--no-gain", "svs"), "--no-gain is keep, temperature or none, not 'svs'"),
-        (("--no-gain", "none", "--no-worth"), "--no-worth leaves out"),
+        (("--no-gain", "none", "--no-worth"), "--no-worth doesn't measure"),
     ],
 )
 def test_options_of_worth_that_do_not_go_together_are_refused(

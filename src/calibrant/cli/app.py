@@ -123,6 +123,6 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Honest confidence for classifiers: measure it, recalibrate it, compare methods, train."""
+    """Measure and correct the confidence of classifiers, compare methods, deploy, watch, train."""
     if context.invoked_subcommand is None:
         print(context.get_help())

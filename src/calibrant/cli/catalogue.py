@@ -38,10 +38,8 @@ def methods(
             + "\n".join(_entry(each.method, each.formula) for each in members)
             for family, members in families.items()
         ]
-        closing = (
-            f"{counted(len(found), 'method')}. calibrant methods NAME explains one. Any can stand "
-            "behind others: svs+top-rest."
-        )
+        closing = f"{counted(len(found), 'method')}. calibrant methods NAME explains one. Methods "
+        "can be chained: svs+top-rest applies svs, then top-rest."
         emit(
             "\n\n".join([*parts, wrap(closing)]),
             {"methods": [e.as_dict() for e in found]},

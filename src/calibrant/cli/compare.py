@@ -35,14 +35,14 @@ class CompareOptions:
 
     fit: Path | None = option(
         None,
-        "Predictions to fit on. Of many files a uniform sample of 100 000 rows is compared, "
-        "and so it is of --test.",
+        "Predictions to fit on. If these are many files, a uniform sample of 100 000 rows is "
+        "used; the same for --test.",
         metavar="FILE",
         reads=True,
     )
     test: Path | None = option(None, "Predictions to measure on.", metavar="FILE", reads=True)
     fit_size: float | None = option(
-        None, "Of files that are split: rows to fit on, or a fraction below 1. Default: 0.5."
+        None, "When a file is split: rows to fit on, or a fraction below 1. Default: 0.5."
     )
     stratify: bool = option(False, "Keep label shares when splitting.")
     methods: str = option(
@@ -65,20 +65,20 @@ class CompareOptions:
     )
     margin: float | None = option(
         None,
-        "The simplest method within this much NLL of the recommended one is named. Default: .001.",
+        "Also name the simplest method within this much NLL of the recommended one. Default: .001.",
     )
     models: bool = option(
         False,
-        "FILEs are predictions of several networks for the same rows: which network, with which "
-        "map. Maps (--methods, by default auto) are fitted to other parts of these rows.",
+        "FILEs are predictions of several networks for the same rows: find the best network with "
+        "its best map. Maps (--methods, by default auto) are cross-validated on these rows.",
     )
     pool: bool = option(
-        False, "Take several FILEs as one set of rows, to be split, not as several data sets."
+        False, "Split several FILEs as one set of rows, instead of comparing on each."
     )
     transfer: bool = option(
         False,
-        "Fit one method (--methods; temperature unless named) to each group of --by, or to each "
-        "FILE, and measure it on each other.",
+        "Fit one method (--methods; by default temperature) to each FILE, or to each group of "
+        "--by, and measure it on all others.",
     )
     by: str | None = option(
         None,
@@ -95,7 +95,7 @@ class ComparedOptions(PageOptions):
     """Where a comparison is written."""
 
     every: bool = option(
-        False, "Show all methods, not only those to choose from.", "--all", panel=OUTPUT
+        False, "Show all methods, not only the best of each family.", "--all", panel=OUTPUT
     )
     table: list[Path] = option(
         [],

@@ -28,11 +28,12 @@ class RuleOptions:
     """What is decided by, and how intervals are made."""
 
     risk: float | None = option(
-        None, "Answer the surest rows: as many as keep at most this share of answers wrong."
+        None, "Answer the most confident rows, as many as keep at most this share of answers wrong."
     )
     loss: str | None = option(
         None,
-        "With --risk: the column of a loss from 0 to 1, whose mean is promised in place of errors.",
+        "With --risk: the column of a loss from 0 to 1; its mean is bounded instead of the share "
+        "of errors.",
         metavar="COLUMN",
     )
     precision: float | None = option(
@@ -48,7 +49,7 @@ class RuleOptions:
         metavar="CLASS",
     )
     sure: float = option(
-        0.95, "How often, over sets of rows to decide on, the promise is to hold; a fraction."
+        0.95, "Probability that the promise holds, over draws of the rows in FILE; a fraction."
     )
     costs: str = option(
         "",
@@ -58,9 +59,9 @@ class RuleOptions:
     error_cost: float | None = option(None, "Cost of any error, in place of --costs.")
     hand_over_cost: float | None = option(None, "Cost of not answering a row.")
     cover: float | None = option(
-        None, "Name sets of classes, of which this share holds the true class."
+        None, "Answer with sets of classes; this share of the sets holds the true class."
     )
-    score: str = option("lac", "What makes these sets: lac, aps or raps.", metavar="WORD")
+    score: str = option("lac", "The score behind these sets: lac, aps or raps.", metavar="WORD")
     by: str = option(
         "",
         "Decide in each group, under one promise for all of them: class (predicted), margin, "
@@ -86,7 +87,7 @@ def decide(
         typer.Argument(
             metavar="CALIBRATOR",
             help="A calibrator that `calibrant fit` saved, or a method, which is then fitted to "
-            "one half of the rows.",
+            "half of the rows.",
             autocompletion=complete_method,
         ),
     ],
@@ -95,7 +96,7 @@ def decide(
     output: DecidedOptions,
     read: ReadOptions,
 ) -> None:
-    """Decide which rows are answered, on labelled rows that the calibrator wasn't fitted to."""
+    """Find which rows to answer, on labelled rows that the calibrator wasn't fitted to."""
     from calibrant.decision.decide import decide as decided
     from calibrant.decision.decision_file import FORMAT, save_decision
 

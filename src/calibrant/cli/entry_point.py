@@ -22,9 +22,9 @@ HELP = {"-h", "--help"}
 # What to do after an interrupt; outputs are whole or not there, so there is nothing to tidy.
 AFTER_AN_INTERRUPT = {
     "train": "run the same command with --resume to go on from the last checkpoint",
-    "monitor": "with --state, the same command goes on where it stopped",
-    "apply": "no output is half written; run the same command again, and of many files it writes "
-    "those that are missing",
+    "monitor": "with --state, the same command continues where it stopped",
+    "apply": "no output is half written; run the same command again, and it writes the files that "
+    "are missing",
 }
 START_AGAIN = "no output is half written; run the same command again"
 

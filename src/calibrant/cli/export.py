@@ -32,7 +32,7 @@ class ExportOptions:
     )
     dtype: str = option(
         "float32",
-        "Type of the numbers that go in and come out: float32 or float64.",
+        "Type of the inputs and outputs: float32 or float64.",
         metavar="WORD",
     )
     level: float = option(DEFAULT_LEVEL, "Coverage of the intervals, a fraction.")
@@ -40,13 +40,17 @@ class ExportOptions:
         "", "Names of all classes, separated by commas, for the metadata.", metavar="NAMES"
     )
     behind: Path | None = option(
-        None, "Put the calibrator behind this network, into one file.", metavar="NETWORK.onnx"
+        None, "Join this network and the calibrator in one graph.", metavar="NETWORK.onnx"
     )
     output: str | None = option(
-        None, "Output of the network that holds the logits, if shapes don't tell.", metavar="NAME"
+        None,
+        "Output of the network that holds the logits, if its shape doesn't show it.",
+        metavar="NAME",
     )
     features_output: str | None = option(
-        None, "Output of the network that holds the features, if shapes don't tell.", metavar="NAME"
+        None,
+        "Output of the network that holds the features, if its shape doesn't show it.",
+        metavar="NAME",
     )
 
 
@@ -69,7 +73,7 @@ def export(
 ) -> None:
     """Write a calibrator as an ONNX graph, alone or behind a network, or as a torch program.
 
-    Of a decision the graph gives what it decides as well: answer, called, set or cost.
+    For a decision the graph also outputs what it decides: answer, called, set or cost.
     """
     from calibrant.decision.decision_file import is_decision, load_decision
     from calibrant.posthoc.loading import load

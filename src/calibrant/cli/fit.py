@@ -34,20 +34,23 @@ class PriorOptions:
 
     prior: str = option(
         "",
-        "Shares of the classes where it is put to use, by Bayes' rule: each class's, or a file of "
-        "rows without labels from which they are estimated; of apply that may be FILE itself.",
+        "Class shares where the calibrator will be used; it corrects for them by Bayes' rule. Give "
+        "each share, or a file of rows without labels to estimate them from (with apply, FILE "
+        "itself may be it).",
         metavar="'0=0.99,1=0.01'|FILE",
     )
     kept_negatives: float | None = option(
         None,
-        "Share of the negative rows that were kept for the fit, of two classes: the probabilities "
-        "are made those of all rows.",
+        "For two classes: the share of negative rows that were kept for the fit; the "
+        "probabilities are corrected to those of all rows.",
         metavar="SHARE",
     )
 
     def __post_init__(self) -> None:
         if self.prior and self.kept_negatives is not None:
-            raise InputError("--prior and --kept-negatives say the same in two ways; drop one")
+            raise InputError(
+                "--prior and --kept-negatives both set the class shares; give one of them"
+            )
 
     @property
     def unlabelled(self) -> Path | None:
@@ -59,32 +62,34 @@ class PriorOptions:
 class FitOptions(MethodOptions):
     """What is fitted, and to how many rows."""
 
-    per_label: bool = option(False, "Of many labels: a calibrator for each.")
+    per_label: bool = option(False, "For many labels: fit a calibrator for each label.")
     sample: int | None = option(
         None,
-        "Rows of the uniform sample that methods without exact sums are fitted to. Default: two "
-        "million, and one million for chains and auto.",
+        "Rows to draw from many files, for methods that can't be fitted to sums over all rows. "
+        "Default: two million; one million for chains and auto.",
         panel=MANY,
     )
     seed: int = option(
-        0, "Seed of that sample, and of the folds that tell what the fit is worth.", panel=MANY
+        0, "Seed of that sample, and of the folds that measure the gain.", panel=MANY
     )
     no_worth: bool = option(
         False,
-        "Leave out what the fit is worth on rows that it hasn't seen, which takes as long as five "
-        "fits (of more than 50 000 rows, to a sample).",
+        "Don't measure the gain on held-out rows, which takes as long as five more fits (on a "
+        "sample, if there are more than 50 000 rows).",
     )
     no_gain: NoGain = option(
         "keep",
-        "What to save where held-out rows show no gain: keep what was asked for, one temperature, "
-        "or none, which changes nothing.",
+        "What to save if held-out rows show no gain: keep (the method that was asked for), "
+        "temperature, or none, which changes nothing.",
     )
 
     def __post_init__(self) -> None:
         if self.no_gain not in get_args(NoGain):
             raise InputError(f"--no-gain is keep, temperature or none, not '{self.no_gain}'")
         if self.no_worth and self.no_gain != "keep":
-            raise InputError("--no-gain rests on what --no-worth leaves out; drop one of them")
+            raise InputError(
+                "--no-gain needs the gain that --no-worth doesn't measure; leave out one of them"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,29 +105,29 @@ class AppliedOptions(OutputOptions):
 
     probs: bool = option(
         True,
-        "Write the probabilities of all classes in place of the scores, or only the predicted "
-        "class and its confidence.",
+        "Write the calibrated probabilities of all classes in place of the scores, or only the "
+        "predicted class and its confidence.",
         "--probs/--no-probs",
         panel=OUTPUT,
     )
     interval: float | None = option(
         None,
-        "Also write low and high, the ends of an interval of this level, a fraction, for each "
-        "confidence; of methods that have one.",
+        "Also write low and high, an interval of this level for each confidence, a fraction; for "
+        "methods that have one.",
         metavar="LEVEL",
         panel=OUTPUT,
     )
     before: Path | None = option(
-        None, "Of --prior and --expect: the rows that CALIBRATOR was fitted to, with labels."
+        None, "With --prior or --expect: the rows that CALIBRATOR was fitted to, with labels."
     )
     expect: bool = option(
-        False, "Also say which accuracy to expect of FILE, which needs no labels; with --before."
+        False, "Also estimate the accuracy on FILE, without its labels; needs --before."
     )
 
     out: Path = option(
         ...,
-        "Where to write the rows, in any format; of many files a folder, which a second "
-        "call goes on to fill.",
+        "Where to write the rows, in any format; for many files a folder. A second call adds the "
+        "files that are missing there.",
         panel=OUTPUT,
     )
 
@@ -186,10 +191,10 @@ def _with_worth(
     elif options.no_gain == "keep" or options.no_gain == calibrator.method:
         saved = calibrator
         said.append(
-            "It was saved all the same; --no-gain temperature, or none, saves that instead."
+            "It was saved all the same; --no-gain temperature or --no-gain none saves that instead."
         )
     else:
-        said.append(f"So {options.no_gain} was saved in its place.")
+        said.append(f"So {options.no_gain} was saved instead.")
         saved = make_calibrator(options.no_gain)
         if options.per_label:
             saved = PerLabel.like(saved)
@@ -215,7 +220,7 @@ def _with_prior(
     from calibrant.posthoc.prior_estimate import estimate_prior
     from calibrant.posthoc.prior_shift import with_kept_negatives, with_prior
 
-    behind = f"Behind {calibrator.method} stand other shares of the classes."
+    behind = f"The probabilities of {calibrator.method} are corrected for other class shares."
     if options.kept_negatives is not None:
         kept = options.kept_negatives
         return with_kept_negatives(calibrator, kept), behind, {"kept_negatives": kept}

@@ -33,8 +33,8 @@ class HeadOptions:
     )
     validation: Path | None = option(
         None,
-        "Held-out rows to choose kappa or the epoch on, and to fit the temperature that the new "
-        "head is compared with.",
+        "Held-out rows to choose kappa or the epoch, and to fit the temperature that the new head "
+        "is compared with.",
         metavar="FILE",
         panel=READING,
     )

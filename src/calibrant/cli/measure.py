@@ -44,8 +44,7 @@ class MeasureOptions:
     by: list[str] = option(
         [],
         "Measure within groups: class (predicted), label, margin, confidence, or the name of a "
-        "column of FILE. Given twice or more, find the worst group of all columns and of pairs of "
-        "them.",
+        "column of FILE. Given twice or more: find the worst group of all columns and their pairs.",
         metavar="GROUPS",
         complete=complete_group,
     )
@@ -82,7 +81,7 @@ def measure(
     read: ReadOptions,
     engine: EngineOptions,
 ) -> None:
-    """Measure how honest the confidence in FILE is, with intervals and the noise floor.
+    """Measure how well calibrated the confidence in FILE is, with intervals and the noise floor.
 
     FILE may be a run of `calibrant train`: then its validation and its test rows are measured.
     """

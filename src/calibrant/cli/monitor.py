@@ -34,18 +34,22 @@ TESTS = "Tests and groups"
 class MonitorOptions:
     """The tests, what they are told, and how long rows are waited for."""
 
-    state: Path | None = option(None, "Keep the state here, and go on from it if it is there.")
+    state: Path | None = option(None, "Keep the state in this file; continue from it if it exists.")
     tolerance: float | None = option(
-        None, "How far a probability may be off, a fraction. Default: 0.02.", panel=TESTS
+        None,
+        "How far a probability may be from its confidence without an alarm, a fraction. Default: "
+        "0.02.",
+        panel=TESTS,
     )
     alpha: float | None = option(
         None,
-        "Probability that the level test ever gives a false alarm. Default: 0.05.",
+        "Highest probability of a false alarm of the level test, over the whole stream. Default: "
+        "0.05.",
         panel=TESTS,
     )
     average_run_length: float | None = option(
         None,
-        "Average number of rows until the change test gives a false alarm. Default: 100000.",
+        "Rows until a false alarm of the change test, on average, at least. Default: 100000.",
         metavar="ROWS",
         panel=TESTS,
     )
@@ -61,22 +65,22 @@ class MonitorOptions:
     )
     time: str | None = option(
         None,
-        "Report by hour too: column or key of when a row was predicted, seconds since 1970 or ISO "
-        "8601.",
+        "Report by hour too: column or key of the time of each prediction, seconds since 1970 or "
+        "ISO 8601.",
         metavar="NAME",
         panel=TESTS,
     )
     n_groups: int | None = option(None, "How many groups there will be, if known.", panel=TESTS)
     open_clusters: int | None = option(
         None,
-        "With --cluster: how many clusters may be unfinished at once. Default: 1, so that one is "
-        "counted when the next begins.",
+        "With --cluster: how many clusters may be unfinished at once. Default: 1, so a cluster is "
+        "counted when the next one begins.",
         panel=TESTS,
     )
     decision: Path | None = option(
         None,
-        "A decision of `calibrant decide`, whose promise is watched too, in rows that `calibrant "
-        "apply` wrote with it.",
+        "A decision of `calibrant decide`: watch its promise too, in rows that `calibrant apply` "
+        "wrote with it.",
         metavar="DECISION",
         panel=TESTS,
     )
@@ -86,19 +90,19 @@ class MonitorOptions:
         metavar="CLASS",
         panel=TESTS,
     )
-    follow: bool = option(False, "Go on when files of JSON lines grow, until a signal.")
+    follow: bool = option(False, "Keep reading as files of JSON lines grow, until a signal.")
     idle: float | None = option(
         None, "With --follow: end after so many seconds without a row.", metavar="SECONDS"
     )
     skip_broken: bool = option(False, "Leave out lines without a usable row, and count them.")
     plan: float | None = option(
         None,
-        "Count nothing; say after how many rows, or clusters, a drift of so many points is seen.",
+        "Only say after how many rows, or clusters, a drift of this size would be seen.",
         metavar="POINTS",
         panel=TESTS,
     )
     merge: list[Path] = option(
-        [], "Show the states of replicas together; may be repeated.", metavar="STATE"
+        [], "Show the states of several monitors together; may be repeated.", metavar="STATE"
     )
 
 
@@ -120,7 +124,7 @@ class WatchOptions(ReportOptions):
         panel=OUTPUT,
     )
     metrics_out: Path | None = option(
-        None, "Write Prometheus' text format here, again and again.", panel=OUTPUT
+        None, "Keep a file in Prometheus' text format up to date here.", panel=OUTPUT
     )
     save_seconds: float = option(
         1.0,
@@ -128,7 +132,7 @@ class WatchOptions(ReportOptions):
         metavar="SECONDS",
         panel=OUTPUT,
     )
-    details: bool = option(False, "Add all that is known to the JSON.", panel=OUTPUT)
+    details: bool = option(False, "Add all details to the JSON.", panel=OUTPUT)
 
 
 def monitor(
@@ -145,7 +149,7 @@ def monitor(
         ),
     ] = None,
 ) -> None:
-    """Watch confidences and outcomes; exit code 3 if they have stopped being honest."""
+    """Watch confidences and outcomes; exit code 3 is an alarm: the confidences are wrong."""
     from calibrant.monitor.checkpointing import Checkpoints, only_one
     from calibrant.monitor.rows import Reading
     from calibrant.monitor.streams import feed, feed_outcomes

@@ -115,8 +115,8 @@ class EngineOptions:
 
     engine: str | None = option(
         None,
-        "What reads them: processes (of this machine) or dask. With it one file is read in bounded "
-        "memory as well.",
+        "Read in parallel: processes (on this machine) or dask. With it even one file is read in "
+        "bounded memory.",
         metavar="NAME",
         panel=MANY,
     )
@@ -124,9 +124,11 @@ class EngineOptions:
         None, "Address of a running Dask scheduler.", metavar="ADDRESS", panel=MANY
     )
     workers: int | None = option(
-        None, "Processes, or Dask workers. Default: one to a core.", panel=MANY
+        None, "Number of processes, or of Dask workers. Default: one per core.", panel=MANY
     )
-    skip_broken: bool = option(False, "Leave out files that can't be read, and say so.", panel=MANY)
+    skip_broken: bool = option(
+        False, "Leave out files that can't be read, and name them.", panel=MANY
+    )
 
     @property
     def given(self) -> bool:
@@ -140,7 +142,7 @@ class OutputOptions:
 
     json: str | None = option(
         None,
-        "Write JSON here; - for stdout, and then nothing else goes there.",
+        "Write JSON to this file; - for stdout, which then has nothing else.",
         metavar="PATH",
         panel=OUTPUT,
     )
@@ -150,7 +152,7 @@ class OutputOptions:
 class ReportOptions(OutputOptions):
     """The same, with a page."""
 
-    report: Path | None = option(None, "Write a page (HTML) here.", panel=OUTPUT)
+    report: Path | None = option(None, "Write a page (HTML) to this file.", panel=OUTPUT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,8 +241,7 @@ def _from_stdin(values: dict[str, Any], reading: Sequence[str]) -> Generator[Non
         raise InputError("-: is standard input, which is read once; name a file for the other one")
     if values["format"] is None:
         raise InputError(
-            "-: is standard input, whose format has to be said: --format "
-            f"{' or '.join(get_args(FormatName))}"
+            f"-: is standard input; say its format: --format {' or '.join(get_args(FormatName))}"
         )
     format: FormatName = ReadOptions(format=values["format"]).format or "npz"
     ending = FORMATS[format].extensions[0]

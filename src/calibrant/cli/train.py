@@ -25,8 +25,8 @@ class TrainOptions:
     data: Path = option(..., "Folder or archive of images; see docs/appendix/training.md.")
     net: str = option(
         "resnet8",
-        "The network: a name, or module:function, which makes one of your own (pretrained, say) "
-        "of the number of classes.",
+        "The network: a name, or module:function, your own function of the number of classes, "
+        "which may return a pretrained network.",
         metavar="NAME",
     )
     loss: str = option("cross-entropy", "The loss.", metavar="NAME", complete=complete_loss)
@@ -43,11 +43,13 @@ class TrainOptions:
     protocol: str = option(
         "quick",
         "mukhoti, mukhoti-tiny, acls, acls-tiny, plp, quick or adamw (with cosine and warm-up). "
-        "Behind it: +ema or +swa, averages of the weights; +plp, layers are frozen from the top.",
+        "Append +ema or +swa to average the weights, +plp to freeze layers from the top.",
         metavar="NAME",
     )
     members: int = option(
-        1, "Networks to train, by as many seeds, whose probabilities are averaged: an ensemble."
+        1,
+        "Networks to train, each with its own seed; their probabilities are averaged (an "
+        "ensemble).",
     )
     seed: int = option(0, "Seed of all random draws.")
     epochs: int | None = option(None, "Passes over the training rows.", panel=PROTOCOL)
@@ -60,13 +62,15 @@ class TrainOptions:
         "them.",
         panel=PROTOCOL,
     )
-    n_classes: int | None = option(None, "How many classes, if the data don't say.", panel=IMAGES)
+    n_classes: int | None = option(
+        None, "Number of classes, if the data don't name them.", panel=IMAGES
+    )
     image_size: int | None = option(
         None, "Stretch the images of folders to this height and width.", panel=IMAGES
     )
     training_rows: int | None = option(
         None,
-        "Train on so many images, drawn at random by the seed. Default: all that aren't held out.",
+        "Train on this many images, drawn at random. Default: all that aren't held out.",
         panel=IMAGES,
     )
     precision: str = option(
@@ -81,10 +85,10 @@ class RunOptions(OutputOptions):
     out: Path = option(..., "Folder of the run.", panel=OUTPUT)
     layer: str | None = option(
         None,
-        "Last layer of a network of your own, by its name there. Default: its last linear one.",
+        "Name of the last layer in a network of your own. Default: its last linear layer.",
         metavar="NAME",
     )
-    resume: bool = option(False, "Go on with the run in the folder.", panel=OUTPUT)
+    resume: bool = option(False, "Continue the run in the folder.", panel=OUTPUT)
     checkpoint_every: int | None = option(
         None, "Steps between checkpoints within an epoch.", panel=OUTPUT
     )

@@ -294,7 +294,7 @@ class Comparison(Result):
             f"measured on {self.test_source} ({counted(self.test_rows, 'row')})",
             wrap(weighing(self.methods[0].evaluation)),
             table.to_text(),
-            f"and {counted(left, 'more method')}, none the best of its family" if left else "",
+            f"and {counted(left, 'more method')} of the same families, none better" if left else "",
             wrap(table.notes),
             _said_of_each(self.skipped.items(), " left out"),
             _said_of_each((m.name, text) for m in self.methods for text in m.warnings),
@@ -400,10 +400,10 @@ def _shown(of: Comparison) -> list[Metric]:
 
 
 def _legend(of: Comparison) -> str:
-    best = of.methods[0].evaluation[of.rank_by]
+    best, level = of.methods[0].evaluation[of.rank_by], of.methods[0].evaluation.level
     text = (
-        f"{MAY_BE_BEST} may be the best in this column (of these methods, the truly best is "
-        f"among those in {100 * of.methods[0].evaluation.level:g} % of cases). "
+        f"{MAY_BE_BEST} may be the best in this column: in {100 * level:g} % of cases the "
+        f"truly best method has a {MAY_BE_BEST}. "
         f"* not distinguishable from the best in {best.metric.title} (paired bootstrap, Holm's "
         "correction for all pairs). kept: whether every row kept its predicted class. "
         f"{in_percent(_shown(of))}"

@@ -188,7 +188,7 @@ class ModelComparison(Result):
         ties = [e.said for e in self.may_be_best if e is not best and e.model != best.model]
         if ties:
             few = ties if len(ties) <= MOST_NAMED else [*ties[:MOST_NAMED], "others"]
-            said.append(f"It can't be told from {listed(few)}.")
+            said.append(f"Not shown to be worse: {listed(few)}.")
         said += self._turned()
         return " ".join(said)
 
@@ -202,13 +202,13 @@ class ModelComparison(Result):
             ours = self.of(self.recommended.model)
             less = compared(metric, self.difference(first, ours).ends)
             found.append(
-                f"As they are {first.model} has the lowest {metric.title}, {less} than "
-                f"{ours.model}: recalibration turns the order."
+                f"Without a calibrator {first.model} has the lowest {metric.title}, {less} than "
+                f"{ours.model}: calibration changes the order."
             )
         lowest = min(own, key=lambda entry: entry.evaluation["ece"].value)
         if lowest.model != self.recommended.model:
             value = with_unit(lowest.evaluation["ece"].metric, lowest.evaluation["ece"].value)
-            found.append(f"The lowest ECE as they are, {value}, is that of {lowest.model}.")
+            found.append(f"Without a calibrator {lowest.model} has the lowest ECE, {value}.")
         return found
 
     def matched(self) -> str:
@@ -217,10 +217,11 @@ class ModelComparison(Result):
         parts: list[str] = []
         for entry in own:
             share, ece = f"{percent(entry.accepted.coverage)} % of the rows", entry.accepted.ece
-            said = "never so accurate" if ece is None else f"{_points(ece)} on its surest {share}"
+            said = "never reaches it" if ece is None else f"{_points(ece)} on its surest {share}"
             parts.append(f"{entry.model} {said}")
         return (
-            f"At matched accuracy, {percent(self.target)} %, as they are, ECE: {'; '.join(parts)}."
+            f"ECE without a calibrator at matched accuracy, {percent(self.target)} %: "
+            f"{'; '.join(parts)}."
         )
 
     def as_table(self) -> Table:
@@ -242,10 +243,10 @@ class ModelComparison(Result):
             rows.append(row)
         level = f"{100 * first.level:g} %"
         notes = (
-            f"Maps are fitted to other parts of the same {counted(first.n, 'row')}, in "
-            f"{self.folds} folds. + may be the best: the truly best of these is among those in "
-            f"{level} of cases. kept: surest rows that are right as often as the most accurate "
-            f"network is on all, {percent(self.target)} %; ECE there: of these. "
+            f"Maps are cross-validated on the same {counted(first.n, 'row')}, in "
+            f"{self.folds} folds. + may be the best: in {level} of cases the truly best has a +. "
+            "kept: share of the surest rows whose accuracy is that of the most accurate network "
+            f"on all rows, {percent(self.target)} %; ECE there: the ECE of these rows. "
             f"{in_percent(metrics)} confidence, kept and ECE there in percent."
         )
         return Table(head, rows, notes=notes, labels=2)

@@ -167,11 +167,11 @@ class ManyComparisons(Result):
     def _too_few(self, n: int) -> str:
         """Return what so few data sets can tell, which is never which of two methods is better."""
         few = counted(n, "data set")
-        pairs = f"no two methods can be told apart by {few}; {FEWEST_TO_TEST} can."
+        pairs = f"{few} can't show which of two methods is better; use {FEWEST_TO_TEST} or more."
         p = self.friedman_p
         if p is None or p > 1 - self.level:
             return sentence(pairs)
-        return f"Not all rank alike (Friedman's test, p = {p:.2g}), but {pairs}"
+        return f"The methods don't all rank alike (Friedman's test, p = {p:.2g}), but {pairs}"
 
     def _worse(self, difference: OverDataSets) -> bool:
         p = difference.p_adjusted

@@ -68,10 +68,10 @@ class Transfer(Result):
         found = np.array([self.counts(name) for name in self.sets]).sum(axis=0)
         own = [self.differences[name, name] for name in self.sets]
         return (
-            f"{self.method} fitted on one set and measured on another lowers {self.metric} in "
+            f"Fitted on one set and measured on another, {self.method} lowers {self.metric} in "
             f"{found[0]} of {found.sum()} pairs and raises it in {found[1]}, beyond the "
-            f"{interval_of(self.level)}; on other rows of its own set it lowers it in "
-            f"{sum(d[2] < 0 for d in own)} of {len(own)} and raises it in "
+            f"{interval_of(self.level)}. Measured on held-out rows of its own set, it lowers "
+            f"{self.metric} in {sum(d[2] < 0 for d in own)} of {len(own)} sets and raises it in "
             f"{sum(d[1] > 0 for d in own)}."
         )
 
@@ -95,7 +95,7 @@ class Transfer(Result):
             lines = [[f, *(self._cell(f, m) for m in self.sets)] for f in rows]
             notes = (
                 f"{self.metric} with its {interval_of(self.level)}. {unit} - and +: lower and "
-                "higher than as they are, beyond the interval of the paired difference."
+                "higher than without a map, beyond the interval of the paired difference."
             )
             return Table(["fitted on", *self.sets], lines, notes=notes)
         lines: list[list[str]] = []

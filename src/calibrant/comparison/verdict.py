@@ -304,10 +304,11 @@ def decide(methods: Sequence[ComparedMethod], level: float, margin: float = MARG
     offer(_simplest(chosen, others, score, margin), "simplest")
     offer(_calibrated(chosen, others, sets[score], level), "lowest ece")
     own = next((m for m in methods if m.name == UNCALIBRATED and m is not chosen), None)
+    caution = _caution(chosen, found, score)
     return Verdict(
         chosen.name,
-        _caution(chosen, found, score),
-        _why(chosen, by_score[0], own, score, level),
+        caution,
+        _why(chosen, by_score[0], own, score, level, chosen.name if caution else "It"),
         _or_else(found, {method.name: method for method in methods}, score, margin),
         tuple(found),
         score,
@@ -358,18 +359,18 @@ def _caution(chosen: ComparedMethod, found: Sequence[Alternative], score: str) -
     """Return what is still wrong with the chosen confidences, and what helps."""
     if state_of(chosen.evaluation) in ("honest", "unknown"):
         return ""
-    text = f"though its confidences are still {finding(chosen.evaluation)}"
+    text = f"but its confidences are still {finding(chosen.evaluation)}"
     helper = next((each for each in found if each.reason == "helps"), None)
     if helper is None:
-        return f"{text}; none of these methods helps, more rows to fit on may"
-    return f"{text}; {helper.name} helps, {_for(helper.price, chosen.evaluation[score])}"
+        return f"{text}; none of these methods mends that, more rows to fit on may"
+    return f"{text}; {helper.name} mends that, {_price(helper.price, chosen.evaluation[score])}"
 
 
-def _for(price: PairedDifference, result: MetricResult) -> str:
-    """Return a price as in "for +0.0031 NLL (0.0011 to 0.0051)"."""
+def _price(price: PairedDifference, result: MetricResult) -> str:
+    """Return a price as in "NLL +0.0031 (0.0011 to 0.0051)"."""
     value, low, high = (all_digits(result.metric, end) for end in price.ends)
     sign = "+" if price.value > 0 else ""
-    return f"for {sign}{value} {result.metric.title} ({low} to {high})"
+    return f"{result.metric.title} {sign}{value} ({low} to {high})"
 
 
 def _why(
@@ -378,15 +379,17 @@ def _why(
     own: ComparedMethod | None,
     score: str,
     level: float,
+    subject: str,
 ) -> str:
-    """Return the sentences that give the reasons."""
+    """Return the sentences that give the reasons; the first has `subject` for the method."""
     result = chosen.evaluation[score]
     metric, value = result.metric, with_unit(result.metric, result.value)
     if chosen is lowest:
-        text = f"It has the lowest {metric.title}: {value}"
+        text = f"{subject} has the lowest {metric.title}: {value}"
     else:
         best = with_unit(metric, lowest.evaluation[score].value)
-        text = f"It may have the lowest {metric.title}: {value}, and {lowest.name} has {best}"
+        text = f"{subject} may have the lowest {metric.title}: {value}, and {lowest.name} has "
+        text += best
     if own is not None:
         difference = _difference(chosen, own, score, level)
         text += f"; that is {compared(metric, difference.ends)} than {own.name}"
@@ -415,15 +418,16 @@ def _or_else(
     for each in found:
         method = methods[each.name]
         result = method.evaluation[score]
-        name, price = each.name, _for(each.price, result)
+        name, price = each.name, _price(each.price, result)
         if each.reason == "keeps classes":
-            said.append(f"To keep every predicted class: {name}, {price}.")
+            said.append(f"To keep every predicted class, use {name}: {price}.")
         elif each.reason == "simplest":
             parameters = counted(method.calibrator.n_parameters, "parameter")
-            said.append(f"Simplest within {margin:g}: {name} ({parameters}), {price}.")
+            said.append(f"The simplest within {margin:g} is {name} ({parameters}): {price}.")
         elif each.reason == "lowest ece":
             ece = method.evaluation[CALIBRATION]
             said.append(
-                f"Lower in {ece.metric.title}: {name}, {with_unit(ece.metric, ece.value)}, {price}."
+                f"{name} has a lower {ece.metric.title}, {with_unit(ece.metric, ece.value)}: "
+                f"{price}."
             )
     return " ".join(said)

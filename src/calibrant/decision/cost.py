@@ -101,16 +101,17 @@ class CostDecision(Decision):
         verb = "saves" if self.saved.value >= 0 else "loses"
         return (
             f"Deciding by expected cost answers {percent(self.answered.value)} % of rows and costs "
-            f"{_number(self.cost)} a row; it {verb} {_number(self.saved, sign=1)} against "
-            f"answering all{sure}."
+            f"{_number(self.cost)} a row; it {verb} {_number(self.saved, sign=1)} "
+            f"compared with answering all{sure}."
         )
 
     def promise(self) -> str:
         """Return what it promises of new rows, and under which conditions."""
         return (
-            "The promise: none of a single row. Where the calibrated probabilities are right, no "
-            "rule that sees only them costs less on average. Expected and measured cost differ by "
-            "what they are wrong by. The costs are taken as given."
+            "The promise: if the calibrated probabilities are right, no rule that sees only them "
+            "costs less on average. Nothing is promised for a single row. A difference between "
+            "expected and measured cost shows that the probabilities are wrong. The costs are "
+            "taken as given."
         )
 
     def outputs(self, xp: Any, probs: Array, confidence: Array) -> dict[str, Array]:
@@ -147,13 +148,13 @@ class CostDecision(Decision):
             ["saved", *_cells(self.saved)],
         ]
         notes = (
-            f"Mean cost a row with its {interval_of(self.level)}, that of the difference paired. "
-            f"The probabilities expect {self.expected:.4g}."
+            f"Mean cost of a row with its {interval_of(self.level)}; that of saved is paired. "
+            f"Expected from the probabilities: {self.expected:.4g}."
         )
         if self.miscalibration is not None:
             lines.append(["miscalibration costs", *_cells(self.miscalibration)])
             notes += (
-                " Miscalibration costs what the same rule would cost more by the uncalibrated "
+                " Miscalibration costs: how much more the same rule costs with the uncalibrated "
                 "probabilities."
             )
         if self.benefit:
@@ -162,12 +163,12 @@ class CostDecision(Decision):
 
     def benefit_in_words(self) -> str:
         """Return at which thresholds the model beats acting on all rows and on none."""
-        act = "to answer" if self.of is None else f"to call {self.event}"
+        act = "answering" if self.of is None else f"calling {self.event}"
         useful = useful_range(self.benefit)
         if useful is None:
             return (
-                f"Net benefit: at no threshold of the probability from which {act} is it shown to "
-                "beat doing so for all rows and for none."
+                f"Net benefit: no threshold t is known at which {act} from a probability of t on "
+                "beats doing so for all rows and for none."
             )
         words = (
             f"Net benefit: {act} from a probability of t on beats doing so for all rows and for "

@@ -189,7 +189,7 @@ def decide(
         if value is not None:
             within("risk" if name == "error" else name, value, above=0, below=1)
     if loss is not None and risk is None:
-        raise InputError("loss goes with risk, the mean loss that isn't to be passed (--risk)")
+        raise InputError("loss needs risk, the highest mean loss allowed (--risk)")
     event = precision is not None or recall is not None
     if of is not None and not (event or by_costs):
         raise InputError(
@@ -302,15 +302,15 @@ def prepared(
     share = share_among(calibrator.fitted_to_, batches)
     if share is None:
         unchecked = (
-            f"Whether {calibrator.method} was fitted to these rows can't be checked: it keeps no "
-            "trace of them. On such rows the promise would be worth nothing."
+            f"Calibrant can't check whether {calibrator.method} was fitted to these rows: its file "
+            "doesn't say. On rows of the fit the promise is void."
         )
         return calibrator, rows, whole, (unchecked,)
     if were_fitted(share, rows):
         raise InputError(
             f"{rows.source}: about {percent(share)} % of the rows that '{calibrator.method}' was "
-            "fitted to are among these, and a promise needs rows that it hasn't seen; give others, "
-            f"or let both halves be made: decide('{calibrator.method}', rows), on the command line "
+            "fitted to are among these, and a promise needs rows that it hasn't seen; give other "
+            f"rows, or have these split in two: decide('{calibrator.method}', rows), or "
             f"calibrant decide {calibrator.method} FILE"
         )
     return calibrator, rows, whole, ()

@@ -159,9 +159,9 @@ class RiskDecision(Decision):
         if self.reachable_from is not None:
             return (
                 f"No row may be {act} at {self._wanted} on the evidence of {self.rows_in_words}; "
-                f"about {self.reachable_from} rows like these would do."
+                f"about {self.reachable_from} rows like these would be enough."
             )
-        why = "too many of the most confident are wrong, and more rows like these would not mend it"
+        why = "too many of the most confident are wrong, and more rows like these would not help"
         if self.measure == "recall":
             why = "there is no row of the class"
         return f"No row may be {act} at {self._wanted}: of {self.rows_in_words}, {why}."
@@ -173,15 +173,15 @@ class RiskDecision(Decision):
         unit = "clusters" if self.clusters is not None else "rows"
         most = percent(self.risk)
         what = {
-            "error": f"among new rows that are answered, at most {most} % are wrong",
+            "error": f"at most {most} % of the new rows that are answered are wrong",
             "loss": f"the mean loss of new rows that are answered is at most {most} %",
-            "precision": f"among new rows that are called so, at most {most} % are of others",
-            "recall": f"of the new rows of the class, at most {most} % aren't called so",
+            "precision": f"at most {most} % of the new rows called so are of other classes",
+            "recall": f"at most {most} % of the new rows of the class aren't called so",
         }[self.measure]
         return (
-            f"The promise: {what}. It is broken by at most {percent(1 - self.sure)} % of all sets "
-            f"of {unit} that a threshold may be found on. It speaks of rows drawn like these, as a "
-            "whole: not of single classes or groups, and not once the world has changed."
+            f"The promise: {what}. It holds in {percent(self.sure)} % of cases (draws of the "
+            f"{unit} that the threshold is found on), for rows drawn like these, taken together: "
+            "not for single classes or groups, and not after the data have changed."
         )
 
     def outputs(self, xp: Any, probs: Array, confidence: Array) -> dict[str, Array]:

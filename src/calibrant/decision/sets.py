@@ -132,12 +132,13 @@ class SetDecision(Decision):
     def promise(self) -> str:
         """Return what it promises of new rows, and under which conditions."""
         return (
-            f"The promise: the set of a new row holds its class with a probability of at least "
-            f"{percent(self.cover)} %, over the {self.counted} rows of the quantile and the new "
-            f"one. Of quantiles from so many rows, {100 * self.level:g} % have a coverage of "
-            f"{percent(self.range_low)} to {percent(self.range_high)} % (more, where the predicted "
-            "class alone is right more often). It is an average over rows: single classes may be "
-            "covered less, as the table says, and nothing is promised once the world has changed."
+            f"The promise: the set of a new row holds its true class with a probability of at "
+            f"least {percent(self.cover)} %, averaged over draws of the new row and of the "
+            f"{self.counted} rows that set the threshold. In {100 * self.level:g} % of such draws "
+            f"the coverage is {percent(self.range_low)} to {percent(self.range_high)} % (more, "
+            "where the predicted class alone is right more often). It is an average over rows: "
+            "single classes may be covered less, as the table shows. The promise ends when the "
+            "data change."
         )
 
     def outputs(self, xp: Any, probs: Array, confidence: Array) -> dict[str, Array]:

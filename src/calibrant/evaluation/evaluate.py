@@ -127,8 +127,8 @@ def evaluate_sample(
         raise InputError(f"{sample.source}: 'weight' must be above 0 for at least one row")
     if sample.clusters == 1:
         raise InputError(
-            f"{sample.source}: all rows belong to one cluster, and what varies between clusters "
-            "can't be told from one; leave the clusters out, or give at least 2"
+            f"{sample.source}: all rows belong to one cluster, and an interval needs at least 2; "
+            "leave the clusters out, or give more of them"
         )
     wanted, skipped = list[Metric](), dict[str, str]()
     for metric in metrics_named(metrics, binary=sample.binary, ranks=sample.facts.ranks):

@@ -15,9 +15,8 @@ SMALLEST_IN_FULL, ROUNDING = 1e-3, 1e-9
 # A legend lists no more metrics than this if it can list the others instead.
 MOST_TITLES = 6
 FLOOR = (
-    "Floor: what perfectly honest confidences would show on as many rows, on average; "
-    "floor 95 %: what they would stay below in 95 % of cases. A value up to that may be nothing "
-    "but noise."
+    "Floor: the average value of perfectly calibrated confidences on as many rows; floor 95 %: "
+    "they stay below it in 95 % of cases, so that a value up to it may be noise."
 )
 # What forms are called in print, where that isn't the word of `--kind`.
 FORMS = {
@@ -27,7 +26,7 @@ FORMS = {
     "score": "score of the top label, no probability",
 }
 RANKS = (
-    "these scores are no probabilities, so that there is no calibration to measure before a "
+    "these scores aren't probabilities, so there is no calibration to measure until a "
     "calibrator is fitted to them (calibrant fit FILE --are score --out FITTED)"
 )
 

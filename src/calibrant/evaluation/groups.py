@@ -461,7 +461,7 @@ def _text(grouped: GroupedEvaluation) -> str:
     lines = [f"{grouped.source}: {counted(len(rows), 'group')} by {by}", ""]
     lines.append(format_table(table.head, rows[:PRINTED_GROUPS]))
     if len(rows) > PRINTED_GROUPS:
-        lines.append(f"and {len(rows) - PRINTED_GROUPS} more groups, less bad")
+        lines.append(f"and {len(rows) - PRINTED_GROUPS} more groups, with smaller errors")
     lines += ["", wrap(table.notes)]
     if len(grouped.skipped) > PRINTED_GROUPS:
         lines += ["", f"{len(grouped.skipped)} groups left out: too few rows"]
@@ -497,12 +497,12 @@ def _legend(grouped: GroupedEvaluation, head: Sequence[str]) -> str:
         text = f"Confidence and accuracy in percent, {metric.title} as it is."
     text += f" Interval: of {metric.title}, {100 * first.level:g} %."
     if grouped.by == "label":
-        return f"{text} No floor: honest confidences need not fit within a true label."
+        return f"{text} No floor: even calibrated confidences don't match within a true label."
     if "floor 95 %" not in head:
         return f"{text} {metric.title} has no floor, so no group is marked."
     text += (
-        " Floor 95 %: what honest confidences would stay below on these rows in 95 % of cases, "
-        "looking at one group alone; of many honest groups one in 20 exceeds it."
+        " Floor 95 %: perfectly calibrated confidences stay below it in 95 % of cases, "
+        "one group looked at alone; of many calibrated groups one in 20 exceeds it."
     )
     together = "one group alone" if count == 1 else f"all {count} groups together"
     if grouped.least_p > FAMILY_LEVEL:

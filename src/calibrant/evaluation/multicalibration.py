@@ -134,15 +134,15 @@ class Multicalibration(Result):
         said = "probability" if self.binary else "confidence"
         true = "share" if self.binary else "accuracy"
         text = (
-            f"Of {many} the worst is {worst.group}: over some stretch of its {said} it is off by "
-            f"{percent(worst.error)} points ({worst.sigmas:.1f} sigma; p = {worst.p_adjusted:.2g} "
-            f"among all), with a mean {said} of {percent(worst.confidence)} % and "
-            f"{'an' if true == 'accuracy' else 'a'} {true} of {percent(worst.accuracy)} %."
+            f"The worst of {many} is {worst.group}: error {percent(worst.error)} points "
+            f"({worst.sigmas:.1f} sigma; p = {worst.p_adjusted:.2g} among all groups), mean {said} "
+            f"{percent(worst.confidence)} %, {true} {percent(worst.accuracy)} %."
         )
         if not self.miscalibrated:
             return f"{text} No group shows more than noise."
-        marked = len(self.miscalibrated)
-        return f"{text} {marked} {'shows' if marked == 1 else 'show'} more than noise."
+        marked = counted(len(self.miscalibrated), "group")
+        verb = "shows" if len(self.miscalibrated) == 1 else "show"
+        return f"{text} {marked} {verb} more than noise."
 
     def as_table(self) -> Table:
         """Return the table of all groups, the worst first."""
@@ -160,9 +160,10 @@ class Multicalibration(Result):
             for each in self.groups
         ]
         notes = (
-            "Error: range of the residual curve, in points: the gap of the worst stretch of "
-            "confidences over all rows of the group. Sigma: the same in units of its noise. p: "
-            "chance that any of these groups would show as much if all were honest, from "
+            f"Error: the sum of {said[0]} less outcome over the worst range of {said[0]}, divided "
+            "by all rows of the group, in points (Kuiper's statistic). Sigma: the error in units "
+            "of its noise. p: chance that any of these groups shows as many sigma if all are "
+            "calibrated, from "
             f"{counted(self.draws, 'simulated data set')}. * more than noise, at 5 % for all "
             "groups together."
         )
@@ -188,7 +189,7 @@ class Multicalibration(Result):
         shown = Table(table.head, table.rows[:PRINTED_GROUPS])
         lines = [wrap(self.headline()), shown.to_text()]
         if len(table.rows) > PRINTED_GROUPS:
-            lines.append(f"and {len(table.rows) - PRINTED_GROUPS} more groups, less bad")
+            lines.append(f"and {len(table.rows) - PRINTED_GROUPS} more groups, with smaller errors")
         lines.append(wrap(table.notes))
         if self.left_out:
             few = [f"{name} ({n})" for name, n in list(self.left_out.items())[:PRINTED_GROUPS]]
@@ -310,8 +311,8 @@ def _members(predictions: Predictions, name: str, of: Array | str) -> tuple[list
     """Return the names of a column's groups, and the (N,) group of each row."""
     if isinstance(of, str) and of == "label":
         raise InputError(
-            "groups by true label have no floor: honest confidences needn't fit within a label, "
-            "which the model doesn't know; take 'predicted'"
+            "groups by true label have no floor: even calibrated confidences don't match within "
+            "a label, which the model doesn't know; take 'predicted'"
         )
     names, member = grouping(predictions, of, QUANTILES)
     if len(names) > MOST_VALUES:

@@ -52,8 +52,8 @@ class SampleSize:
     def __str__(self) -> str:
         many = f"more than {MOST_ROWS}" if self.rows is None else f"about {self.rows}"
         return (
-            f"To tell an ECE of {100 * self.ece:.3g} % from noise in {100 * self.power:.0f} % of "
-            f"cases takes {many} rows like these."
+            f"You need {many} rows like these to tell an ECE of {100 * self.ece:.3g} % from noise "
+            f"in {100 * self.power:.0f} % of cases."
         )
 
 

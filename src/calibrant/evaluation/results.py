@@ -476,8 +476,8 @@ def _of_few_rows(evaluation: Evaluation) -> str:
     worth = max(round(evaluation.effective_rows), 1)
     seen = smallest_visible_error(rows.confidence, worth, weights=rows.weight)
     if seen is None:
-        return " So few can't tell: not even a model that is never right would stand out."
-    return f" So few can't tell: an ECE below {100 * seen:.0f} % would mostly pass unseen."
+        return " So few rows prove nothing: even a model that is never right would pass."
+    return f" So few rows prove little: they mostly miss an ECE below {100 * seen:.0f} %."
 
 
 def _of_others(evaluation: Evaluation) -> str:
@@ -488,7 +488,7 @@ def _of_others(evaluation: Evaluation) -> str:
     names = listed(quiet) if len(quiet) < 3 else f"{len(quiet)} of the metrics below"
     return (
         f" {names} {'shows' if len(quiet) == 1 else 'show'} no more than noise would, which alone "
-        "does not make confidences honest; measure ece as well."
+        "doesn't prove the confidences calibrated; measure ece as well."
     )
 
 
@@ -519,8 +519,8 @@ def honest_would_show(result: MetricResult, like: str = "these") -> str:
     assert result.floor_95 is not None
     floor, floor_95 = (with_unit(result.metric, v) for v in (result.floor, result.floor_95))
     return (
-        f"Honest confidences like {like} would show {floor} on average, and up to {floor_95} in "
-        "95 % of cases."
+        f"Perfectly calibrated confidences like {like} would have {floor} on average, and up to "
+        f"{floor_95} in 95 % of cases."
     )
 
 
@@ -582,8 +582,8 @@ def weighing(evaluation: Evaluation) -> str:
         return f"The rows are {weighed}in {number}."
     return (
         f"The rows are {weighed}in {evaluation.clusters} clusters, worth {worth} independent rows. "
-        "Intervals draw whole clusters. The floor lets rows of a cluster be wrong together as "
-        f"often as here (correlation {evaluation.correlation:.2f} on the normal scale)."
+        "Intervals draw whole clusters. The floor assumes that rows of a cluster are wrong "
+        f"together as often as here (correlation {evaluation.correlation:.2f} on the normal scale)."
     )
 
 

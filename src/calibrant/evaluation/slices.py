@@ -91,10 +91,10 @@ class SliceAccuracy:
         if self.suspicious:
             text += (
                 f" The scores of the slice differ from those of the other rows (p = "
-                f"{self.p_value:.3f}): if it wasn't drawn at random, neither number holds."
+                f"{self.p_value:.3f}): unless it was drawn at random, neither number is valid."
             )
         if (self.clusters or self.labelled) < FEWEST:
-            text += f" From fewer than {FEWEST} independent outcomes no interval is to be trusted."
+            text += f" Don't trust an interval from fewer than {FEWEST} independent outcomes."
         return wrap(text)
 
 

@@ -124,7 +124,7 @@ class ReadOptions:
     """
 
     scores: str | Sequence[str] | None = _option(
-        "Key or column of the scores, a pattern such as 'score_*', or columns between commas.",
+        "Key or column of the scores, a pattern such as 'score_*', or columns separated by commas.",
         formerly={
             "--logits-key": "--scores NAME --are logits",
             "--probs-key": "--scores NAME --are probs",
@@ -135,7 +135,7 @@ class ReadOptions:
         metavar="WORD",
     )
     labels: StrPath | None = _option(
-        "Key or column of the labels; of .npy scores, the file of labels.",
+        "Key or column of the labels; with .npy scores, the file of labels.",
         formerly={"--labels-key": "--labels", "--label-column": "--labels"},
     )
     labels_from: int | None = _option(
@@ -149,14 +149,14 @@ class ReadOptions:
         metavar="NAMES",
         formerly={"--class-columns": "--classes NAMES --are WORD"},
     )
-    id: str | None = _option("Key or column that tells rows apart.")
+    id: str | None = _option("Key or column of the id of each row.")
     cluster: str | None = _option(
-        "Key or column of the cluster (a patient, a document) of each row; rows of one are drawn, "
-        "split and held out together."
+        "Key or column of the cluster (a patient, a document) of each row. Rows of a cluster are "
+        "resampled, split and held out together."
     )
-    weight: str | None = _option("Key or column of how much a row counts, if not 'weight'.")
+    weight: str | None = _option("Key or column of the weight of each row, if not 'weight'.")
     format: FormatName | None = _option(
-        "Format of the file, if its extension doesn't say.", metavar="WORD"
+        "Format of the file, if not that of its extension.", metavar="WORD"
     )
     kind: RowKind | None = _option(
         "Kind of rows: binary, many-labels or tokens.", metavar="WORD", rare=True
@@ -165,13 +165,14 @@ class ReadOptions:
         "Label of the positive class, where labels aren't 0 and 1.", metavar="LABEL", rare=True
     )
     ignore_index: int | None = _option(
-        "Label of tokens and pixels that don't count.", IGNORE_INDEX, metavar="N", rare=True
+        "Label of tokens and pixels to leave out.", IGNORE_INDEX, metavar="N", rare=True
     )
     class_axis: int = _option(
         "Axis of the classes of tokens and pixels, 1 for (N, K, H, W).", -1, metavar="N", rare=True
     )
     signal: str | None = _option(
-        "What a log's confidence is read from; a log that has several names them.", log=True
+        "Which number of a log is the confidence. If a log has several, the output names them.",
+        log=True,
     )
     normalise: Normalisation | None = _option(
         "What log-likelihoods of choices are divided by: none, chars, bytes, tokens, or "
@@ -231,5 +232,5 @@ class ReadOptions:
         unknown = [name for name in fields if name not in ReadFields.__annotations__]
         if unknown:
             known = ", ".join(ReadFields.__annotations__)
-            raise InputError(f"nothing is read by {unknown[0]!r}; there are {known}")
+            raise InputError(f"there is no option {unknown[0]!r}; there are {known}")
         return replace(self, **fields)

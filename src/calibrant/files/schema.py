@@ -276,10 +276,10 @@ class _Choice:
         if name == TRAINER[0] and TRAINER[1] in self.known:
             return "logits"
         raise PredictionsError(
-            f"{self.where}: what '{name if isinstance(name, str) else ','.join(name)}' holds has to"
-            " be said: --are logits, probs, log-probs or percent for a score a class, prob or logit"
-            " for one of the positive class, confidence for one of the predicted class, score for"
-            " any number that is higher where that class is likelier right (are=)"
+            f"{self.where}: say what '{name if isinstance(name, str) else ','.join(name)}' holds: "
+            "--are logits, probs, log-probs or percent for a score for each class; prob or "
+            "logit for one of the positive class; confidence for one of the predicted class; "
+            "score for any number that is higher where that class is likelier right (are=)"
         )
 
     def _of_pattern(self, pattern: str) -> tuple[str, ...] | None:
@@ -495,7 +495,8 @@ class _Choice:
         left = [name for name in names if name not in told]
         if left:
             raise PredictionsError(
-                f"{self.where}: the column '{of[left[0]]}' is of none of the classes that were told"
+                f"{self.where}: the column '{of[left[0]]}' is of none of the classes in --classes "
+                "(classes=)"
             )
         return tuple(of[name] for name in told), told
 

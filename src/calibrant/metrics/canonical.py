@@ -259,5 +259,6 @@ SKCE = RowsMetric(
     percent=False,
     needs_classes=True,
     measure=measure_skce,
-    not_summed="it compares pairs of rows, which sums can't carry; measure a sample as one file",
+    not_summed="it compares pairs of rows, so it can't be computed from sums over files; measure "
+    "a sample as one file",
 )

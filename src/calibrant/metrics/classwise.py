@@ -346,7 +346,7 @@ CLASSWISE_ECE = RowsMetric(
     definition="mean over K classes, 15 equal-width bins (lo, hi] of p_k over all rows, L1",
     function=classwise_expected_calibration_error,
     effort="K sorts of N numbers",
-    fails="many classes: most rows say nearly 0 of a class, and are right",
+    fails="many classes: most probabilities of a class are nearly 0, and right",
     needs_classes=True,
     measure=measure_classwise,
     sums=ClasswiseSums,
@@ -358,9 +358,9 @@ CLASSWISE_ADAECE = RowsMetric(
     definition="mean over K classes, 15 equal-mass bins of p_k, L1 (Nixon's ACE)",
     function=classwise_adaptive_calibration_error,
     effort="K sorts of N numbers",
-    fails="many classes: most rows say nearly 0 of a class, and are right",
+    fails="many classes: most probabilities of a class are nearly 0, and right",
     needs_classes=True,
     measure=measure_classwise_by_mass,
-    not_summed="it sorts the rows by the probability of each class, which sums can't "
-    "carry; measure a sample as one file",
+    not_summed="it sorts the rows by the probability of each class, so it can't be "
+    "computed from sums over files; measure a sample as one file",
 )

@@ -103,7 +103,7 @@ def calibration_in_the_large(
     """
     rows = top_label(scores, labels, kind, sample_weight=sample_weight)
     if rows.correct.min() == rows.correct.max():
-        warnings.warn("all predictions are alike right or wrong", BoundaryWarning, stacklevel=2)
+        warnings.warn("all predictions are right, or all are wrong", BoundaryWarning, stacklevel=2)
     return in_the_large_of_curve(rows.curves())
 
 
@@ -118,7 +118,7 @@ def _warn_of_no_optimum(rows: TopLabel) -> None:
         )
     elif not mixed or right[0] >= wrong[-1] or wrong[0] >= right[-1]:
         warnings.warn(
-            "a threshold on the confidence divides right from wrong predictions (or all are "
+            "a threshold on the confidence separates right from wrong predictions (or all are "
             "alike): slope and intercept have no finite optimum",
             BoundaryWarning,
             stacklevel=3,
@@ -234,7 +234,7 @@ SLOPE = CurveMetric(
     definition="regression of correctness on logit confidence; 1 is ideal",
     function=calibration_slope_intercept,
     effort="a few passes over N numbers",
-    fails="errors that aren't a tilt",
+    fails="errors that aren't linear in the log odds",
     percent=False,
     ideal=1.0,
     of_curves=slopes_of_curves,
@@ -271,7 +271,7 @@ INTERCEPT_POSITIVE = replace(
 LARGE_POSITIVE = CurveMetric(
     name="large_positive",
     title="in the large, positive",
-    definition="calibration in the large: that intercept with the slope held at 1; 0 is "
+    definition="calibration in the large: that intercept with the slope fixed at 1; 0 is "
     "ideal, below 0 the probabilities are too high",
     function=calibration_in_the_large,
     effort="a few passes over N numbers",

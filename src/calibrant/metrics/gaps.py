@@ -414,7 +414,7 @@ KS = CurveMetric(
     definition="top label, largest cumulative residual over sorted confidences",
     function=ks_error,
     effort="a sort; then one pass",
-    fails="errors that take turns in sign cancel",
+    fails="errors of alternating sign cancel",
     omnibus=True,
     of_curves=ks_of_curves,
 )

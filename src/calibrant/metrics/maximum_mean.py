@@ -84,6 +84,6 @@ MMCE = CurveMetric(
     definition="top label, root of the V-statistic, Laplacian kernel of width 0.4",
     function=mmce,
     effort=CELLS_COST,
-    fails="its size means nothing by itself; compare like with like",
+    fails="its size means nothing by itself; compare it only between similar sets",
     of_curves=mmce_of_curves,
 )

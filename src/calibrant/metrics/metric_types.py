@@ -22,7 +22,7 @@ NOT_BINARY = (
 # What costs and failures of several metrics are called.
 BINS_COST = "a sort; then passes over N numbers"
 CELLS_COST = "a sort; then grids of cells"
-BIASED = "few rows: noise alone shows as much as the floor says"
+BIASED = "few rows: noise alone gives the value of the floor"
 ONLY_COUNTS = "it takes weights that count rows, whole numbers, only"
 NO_CLASSES = "it needs a score for every class"
 
@@ -222,7 +222,7 @@ class RowsMetric(Metric):
     measure: Callable[[Predictions, int, int], Measured]
     sums: type[RowsSums] | None = None
     most_classes: int | None = None
-    not_summed: str = "sums can't carry it; measure a sample as one file"
+    not_summed: str = "it can't be computed from sums over files; measure a sample as one file"
 
 
 class RowsSums(Protocol):

@@ -152,7 +152,7 @@ def _predictions(probs: Array, labels: Array, kind: PairKind | None) -> Predicti
     check_kind(len(values.shape), kind)
     if kind == "confidence":
         raise PredictionsError(
-            "this needs a score for every class, and confidences say nothing of the others"
+            "this needs a score for every class, and there is only the confidence of one"
         )
     if kind == "prob":
         return Predictions.from_binary(values, labels)
@@ -218,7 +218,7 @@ ACCURACY = MeanMetric(
     definition="share of rows whose predicted label is the true one",
     function=accuracy,
     effort="one pass over N x K",
-    fails="it says nothing of confidence",
+    fails="it ignores confidence",
     lower_is_better=False,
     by_rank=True,
     per_row=right_of_rows,

@@ -309,7 +309,7 @@ def _lowest_between(curve: FloatArray) -> float:
 NLL_CALIBRATION = RowsMetric(
     name="nll_calibration",
     title="NLL, calibration",
-    definition="what the best temperature of these rows takes off the NLL, in nats",
+    definition="how much the best temperature of these rows lowers the NLL, in nats",
     function=refinement_split,
     effort="a fit of one temperature",
     fails="it sees only what one temperature corrects",
@@ -324,7 +324,7 @@ NLL_REFINEMENT = RowsMetric(
     definition="NLL at the best temperature of these rows, in nats",
     function=refinement_split,
     effort="a fit of one temperature",
-    fails="it measures sharpness, not honesty",
+    fails="it measures sharpness, not calibration",
     percent=False,
     needs_classes=True,
     measure=measure_refinement,

@@ -109,7 +109,7 @@ def _metrics(monitor: Monitor) -> Iterator[str]:
     yield from _metric(
         "since_row",
         "gauge",
-        "0-based row since which confidences have probably been off.",
+        "0-based row since which confidences have probably been wrong.",
         {f'{{test="{alarm.test}"}}': alarm.since.row for alarm in alarms.values()},
     )
     for name, values, what in (
@@ -130,8 +130,8 @@ def _metrics(monitor: Monitor) -> Iterator[str]:
             ("ece", "Expected calibration error"),
             ("ece_low", "Lower end of the 95 % interval of the ECE"),
             ("ece_high", "Upper end of the 95 % interval of the ECE"),
-            ("floor", "ECE that honest confidences would show on average"),
-            ("floor_95", "What the ECE of honest confidences would stay below in 95 % of cases"),
+            ("floor", "ECE of calibrated confidences, on average"),
+            ("floor_95", "What the ECE of calibrated confidences stays below in 95 % of cases"),
         ):
             value = {"": getattr(latest, name)}
             yield from _metric(f"{name}_ratio", "gauge", f"{what}, latest window.", value)
@@ -142,7 +142,7 @@ def _metrics(monitor: Monitor) -> Iterator[str]:
     if unlabelled.expected_accuracy is not None:
         names = ("expected_accuracy", "expected_accuracy_low", "expected_accuracy_high")
         for name, value in zip(names, unlabelled.expected_accuracy, strict=True):
-            what = "Accuracy to expect of rows without outcome, if confidences are honest still."
+            what = "Expected accuracy of rows without outcome, if the confidences are calibrated."
             yield from _metric(f"{name}_ratio", "gauge", what, {"": value})
     groups = monitor.groups()
     if groups:
@@ -155,7 +155,7 @@ def _metrics(monitor: Monitor) -> Iterator[str]:
         yield from _metric(
             "group_off",
             "gauge",
-            "Whether a group is off by its own evidence, alpha for all groups together.",
+            "Whether a group is wrong by its own evidence, alpha for all groups together.",
             {_group(group.group): int(group.off) for group in groups},
         )
 

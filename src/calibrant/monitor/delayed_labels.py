@@ -194,8 +194,8 @@ def hash_of_name(name: str) -> int:
 
 
 BLIND = (
-    "This rests on the confidences being honest still: it can't see a change of what the inputs "
-    "mean, which only outcomes show."
+    "This holds only while the confidences are calibrated; only outcomes show a change of what the "
+    "inputs mean."
 )
 NORMAL_95 = 1.959963984540054
 
@@ -252,7 +252,7 @@ class Unlabelled:
     def __str__(self) -> str:
         found = self.expected_accuracy
         if found is None:
-            return "No row is without its outcome."
+            return "Every row has its outcome."
         value, low, high = (percent(number) for number in found)
         return (
             f"{counted(self.rows, 'row')} without outcome: expected accuracy {value} % "

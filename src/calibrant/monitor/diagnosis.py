@@ -83,7 +83,7 @@ class Diagnosis:
         """Return which way and where, as a clause."""
         rows = f"of the latest {self.rows} rows"
         if self.state in ("honest", "unknown"):
-            return f"the confidences {rows} can't be told from honest ones"
+            return f"the confidences {rows} can't be told from calibrated ones"
         value, low, high = self.gap
         ends = sorted((low, high) if value > 0 else (-low, -high))
         if self.state == "both ways":

@@ -64,14 +64,14 @@ class ClustersFound:
             text += f", {self.unfinished} unfinished"
         if self.correlation is not None:
             text += (
-                f"; what is left of two rows of a cluster beside their confidence correlates by "
-                f"{self.correlation:.2f}, so that {self.effect:.1f} rows say as much as one that "
-                "stands alone, and the intervals heed it"
+                f"; outcomes of two rows of a cluster correlate by {self.correlation:.2f} beyond "
+                f"their confidences, so that {self.effect:.1f} rows count as one independent row; "
+                "the intervals allow for it"
             )
         if self.late:
             text += (
                 f". {counted(self.late, 'row')} came after their cluster was counted: reports show "
-                "them, and nothing was bet on them"
+                "them, and the tests leave them out"
             )
         return f"{text}."
 
@@ -154,11 +154,11 @@ class MonitorFindings:
     @property
     def condition(self) -> str:
         """Under which condition the promises hold, as a sentence."""
-        before = "whatever the rows before it showed"
+        before = "given all rows before it"
         if self.clusters is not None:
-            before = "whatever the clusters before its own showed, and however rows of one depend"
+            before = "given all clusters before its own, however rows of a cluster depend"
         return (
-            f"An alarm is false if each row's probability lay within {100 * self.tolerance:g} "
+            f"An alarm is false if each row's probability was within {100 * self.tolerance:g} "
             f"points of its confidence, {before}."
         )
 
@@ -170,40 +170,42 @@ class MonitorFindings:
         if not self.alarms:
             return (
                 f"No alarm in {counted(self.rows, 'row')}: nothing shows that the probability of "
-                f"any row lies more than {100 * self.tolerance:g} points from its confidence."
+                f"any row is more than {100 * self.tolerance:g} points from its confidence."
             )
         if self.promise is not None and self.promise.alarm is not None:
             return (
-                f"The promise no longer holds that {self.promise.promise.in_words}: an alarm rose "
+                f"The promise that {self.promise.promise.in_words} no longer holds: an alarm rose "
                 f"at row {self.promise.alarm.row}."
             )
         change = self.alarms.get("change")
         if change is None:
-            return f"Confidences are off: an alarm rose at row {self.alarms['level'].row}."
+            return f"The confidences are wrong: an alarm rose at row {self.alarms['level'].row}."
         since = change.since
         if since.low == 0:
             first = min(alarm.row for alarm in self.alarms.values())
-            return f"Confidences are off, perhaps from the start: an alarm rose at row {first}."
+            return (
+                f"The confidences are wrong, perhaps from the start: an alarm rose at row {first}."
+            )
         return (
-            f"Confidences have gone off: an alarm rose at row {change.row}, and they have probably "
-            f"been off since row {since.row} ({since.low} to {since.high})."
+            f"The confidences have become wrong, probably at row {since.row} ({since.low} to "
+            f"{since.high}): an alarm rose at row {change.row}."
         )
 
     def alarm_sentence(self, alarm: Alarm) -> str:
         """Return what an alarm says and what it is worth, as a sentence."""
         if alarm.test == "promise":
             return f"at row {alarm.row}. {self.promise}"
-        off = f"some are off by more than {100 * self.tolerance:g} points"
+        off = f"some confidences are wrong by more than {100 * self.tolerance:g} points"
         where = "" if alarm.group is None else f", most plainly in group {alarm.group}"
         since = f"row {alarm.since.row} (95 % interval {alarm.since.low} to {alarm.since.high})"
         if alarm.test == "level":
             return (
                 f"at row {alarm.row}: {off}{where}, probably since {since}. A false alarm has a "
-                f"probability of {100 * self.alpha:g} % at most, however long the stream."
+                f"probability of at most {100 * self.alpha:g} %, however long the stream."
             )
         return (
             f"at row {alarm.row}: {off}{where}, probably since {since}. A false alarm comes after "
-            f"{spaced(self.average_run_length)} {self.unit}s on average, or later."
+            f"at least {spaced(self.average_run_length)} {self.unit}s on average."
         )
 
     @property
@@ -278,7 +280,7 @@ class MonitorFindings:
         off = [group.group for group in self.groups if group.off]
         if off:
             together = f"at {100 * self.alpha:g} % for all groups together"
-            parts.append(wrap(f"Off by their own evidence, {together}: {listed(off)}."))
+            parts.append(wrap(f"Wrong by their own evidence, {together}: {listed(off)}."))
         if self.unlabelled.rows:
             parts.append(wrap(str(self.unlabelled)))
         return "\n\n".join(parts)
@@ -291,21 +293,21 @@ def spaced(number: float) -> str:
 
 def windows_table(windows: Sequence[Window]) -> str:
     """Return the windows as a table, those in the middle left out if there are many."""
-    head = ["rows", "said", "right", "gap", "interval", "ECE", "interval", "floor 95 %"]
+    head = ["rows", "confidence", "accuracy", "gap", "interval", "ECE", "interval", "floor 95 %"]
     lines = [_line(window) for window in windows]
     if len(lines) > SHOWN_WINDOWS:
         half = SHOWN_WINDOWS // 2
         lines = [*lines[:half], ["..."] + [""] * (len(head) - 1), *lines[-half:]]
     note = (
-        "In percent. Said: mean confidence; right: accuracy; gap: the one less the other. Floor "
-        "95 %: what the ECE of honest confidences would stay below in 95 % of cases."
+        "In percent. Confidence: its mean; gap: confidence less accuracy, with its 95 % interval. "
+        "Floor 95 %: the ECE of calibrated confidences stays below it in 95 % of cases."
     )
     return f"{format_table(head, lines)}\n\n{wrap(note)}"
 
 
 def hours_table(hours: Sequence[tuple[str, Window]]) -> str:
     """Return the latest hours as a table."""
-    head = ["hour, UTC", "rows", "said", "right", "gap", "interval"]
+    head = ["hour, UTC", "rows", "confidence", "accuracy", "gap", "interval"]
     lines = [[hour, str(found.rows), *_line(found)[1:5]] for hour, found in hours[-SHOWN_WINDOWS:]]
     return format_table(head, lines)
 

@@ -44,11 +44,10 @@ class Neighbours:
         what = f"rows up to {LAG} apart" if self.by == "lag" else "rows whose ids begin alike"
         ends = f"{self.low:.2f} to {self.high:.2f}"
         return (
-            f"The promises are in doubt: whether {what} are right correlates by "
-            f"{self.correlation:.2f} beyond their confidences (95 % interval {ends}, latest "
-            f"{self.rows} rows), and the promises need rows that don't depend on one another. If "
-            "they come in documents, users or sessions, give --cluster COLUMN (clusters= in "
-            "Python); else alarms may be false."
+            f"The promises are in doubt: they need independent rows, and outcomes of {what} "
+            f"correlate by {self.correlation:.2f} beyond their confidences (95 % interval {ends}, "
+            f"latest {self.rows} rows). If the rows come in documents, users or sessions, give "
+            "--cluster COLUMN (clusters= in Python); otherwise alarms may be false."
         )
 
 

@@ -72,7 +72,9 @@ def _bands_table(bands: Sequence[Band]) -> PageTable:
             grouped(band.rows),
             Cell(_percent(band.gap), bold=True),
             _ends(band.gap_low, band.gap_high),
-            ("too high" if band.gap > 0 else "too low") if band.off else "not told from zero",
+            ("too high" if band.gap > 0 else "too low")
+            if band.off
+            else "not distinguishable from zero",
         ]
         for band in bands
     ]
@@ -227,7 +229,7 @@ def _marks(windows: Sequence[Window], alarm: int | None, since: ChangePoint | No
         low, high = _position(windows, since.low), _position(windows, since.high + 1)
         out += rect("bar rows", low, AREA.top, max(high - low, 2), AREA.bottom - AREA.top)
     for row, words, height in (
-        (None if since is None else since.row, "off since", -20),
+        (None if since is None else since.row, "wrong since", -20),
         (alarm, "alarm", -5),
     ):
         if row is not None:

@@ -79,13 +79,13 @@ class Plan:
             ]
             parts.append(f"{found.test}: seen after {ends[0]} (median); in 80 % after {ends[1]}.")
         parts.append(
-            "Counted from the drift on, by tests that begin with it. After a long honest time the "
-            "change test takes about as long, the level test longer."
+            "Counted from the start of the drift, by tests that start there. After a long "
+            "calibrated time the change test takes about as long, the level test longer."
         )
         if self.correlation is not None:
             parts.append(
-                f"Assumed: the normal numbers behind the outcomes of a cluster correlate by "
-                f"{self.correlation:g}."
+                f"Assumed: outcomes of a cluster correlate by {self.correlation:g} on the normal "
+                "scale."
             )
         return "\n\n".join(wrap(part) for part in parts)
 

@@ -142,21 +142,23 @@ class PromiseFound:
 
     def __str__(self) -> str:
         if self.share is None:
-            return f"The promise that {self.promise.in_words}: no row that it is about yet."
+            return (
+                f"The promise that {self.promise.in_words}: there is no row yet that it is about."
+            )
         value, low, high = map(percent, self.share)
-        seen = f"{value} % ({low} to {high}) of {counted(self.rows, 'row')} broke it"
+        seen = f"so far {value} % ({low} to {high}) of {counted(self.rows, 'row')} are"
         if self.alarm is None:
             return (
-                f"Nothing shows that the promise is broken that {self.promise.in_words}: {seen}. "
-                f"Evidence in nats: {self.log_e:.2f} (alarm at {self.bound:.2f})."
+                f"Nothing shows that the promise is broken. It is that {self.promise.in_words}; "
+                f"{seen}. Evidence in nats: {self.log_e:.2f} (alarm at {self.bound:.2f})."
             )
         since = self.alarm.since
         return (
-            f"The promise no longer holds that {self.promise.in_words}: an alarm rose at row "
-            f"{self.alarm.row}, and it has probably been broken since row {since.row} "
-            f"({since.low} to {since.high}); {seen} over the whole stream. A false alarm has a "
-            f"probability of {100 * math.exp(-self.bound):g} % at most, however long the "
-            "stream. Find the threshold anew on rows of today: calibrant decide."
+            f"The promise that {self.promise.in_words} no longer holds, probably since row "
+            f"{since.row} ({since.low} to {since.high}): an alarm rose at row {self.alarm.row}; "
+            f"{seen}. A false alarm has a probability of at most "
+            f"{100 * math.exp(-self.bound):g} %, however long the stream. Find a new threshold on "
+            "recent rows: calibrant decide."
         )
 
 

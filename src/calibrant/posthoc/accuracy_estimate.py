@@ -74,16 +74,16 @@ class ExpectedAccuracy(Result):
             for way, (value, low, high) in self.values.items()
         ]
         return (
-            f"The accuracy to expect of {counted(self.n, 'row')} is {' and '.join(said)}; before "
-            f"it was {percent(self.accuracy_before)} %."
+            f"The expected accuracy on {counted(self.n, 'row')} is {' and '.join(said)}; on the "
+            f"rows before it was {percent(self.accuracy_before)} %."
         )
 
     def promise(self) -> str:
         """Return what the estimate takes for granted."""
         return (
-            "This holds if rows of one confidence are as often right as they were before. Rows "
-            "that are harder than they look, such as damaged ones, break it, and without labels "
-            "nothing shows that they do."
+            "This holds if rows of a given confidence are right as often as before. It fails if "
+            "the rows have become harder and the confidence doesn't show it, as with damaged ones; "
+            "only labels can reveal that."
         )
 
     def as_table(self) -> Table:
@@ -91,8 +91,8 @@ class ExpectedAccuracy(Result):
         lines = [[way.upper(), *map(percent, ends)] for way, ends in self.values.items()]
         notes = (
             f"In percent, with the {interval_of(self.level)} of the accuracy of these rows. CBPE: "
-            "mean calibrated confidence. ATC: share above the confidence that as many rows had "
-            "before as were right."
+            "mean calibrated confidence. ATC: share of rows above a threshold of confidence, set "
+            "so that the same share of the rows before equals their accuracy."
         )
         return Table(["way", "accuracy", "low", "high"], lines, notes=notes)
 
@@ -184,11 +184,11 @@ def expected_accuracy(
     if not fitted_to(calibrator, before):
         notes.append(
             f"{calibrator.method} wasn't fitted to {before.source}, as far as can be told, so the "
-            "intervals leave out what its fit is unsure of."
+            "intervals leave out the uncertainty of its fit."
         )
     if rows.clusters is not None:
         notes.append(
-            "Outcomes within a cluster are taken for independent: intervals may be narrow."
+            "Outcomes within a cluster count as independent: the intervals may be too narrow."
         )
     return ExpectedAccuracy(
         rows.source,

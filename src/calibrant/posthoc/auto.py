@@ -123,7 +123,7 @@ class AutoCalibrator(Calibrator):
         "average by held-out likelihood",
         AVERAGED,
         "about ten folds of eight methods: 3 s at 5 000 x 10, 6 s at 5 000 x 100",
-        "fewer rows than about 200, where it is temperature scaling; it may move classes",
+        "fewer rows than about 200: then it is temperature scaling; it may change predictions",
     )
     weighs: ClassVar[bool] = True
     # Fitting several methods takes its time for half as many rows.
@@ -191,7 +191,7 @@ class AutoCalibrator(Calibrator):
         if self.candidates == USUAL and self.n_classes_ == 2:
             predictions = predictions.as_binary()  # of two classes either may be the event
         if reason := model_selection.too_few(predictions):
-            note = f"took {fallback} without a contest: {reason}"
+            note = f"took {fallback} without comparing methods: {reason}"
             return self._keep({fallback: 1.0}, {}, {}, predictions, predictions, (note,))
         folds, some = self._folds(predictions), model_selection.some_rows(predictions, self.seed)
         contest = CrossValidation(some, folds, self._repeats(some.n), self.loss, self.seed)
@@ -214,7 +214,7 @@ class AutoCalibrator(Calibrator):
         notes = (note, ranking.all_scores(self.loss))
         notes += tuple(f"left out {n}: {why}" for n, why in left_out.items() if n in named)
         if some is not predictions:
-            notes += (f"the contest was held on {some.n} of {predictions.n} rows",)
+            notes += (f"the methods were compared on {some.n} of {predictions.n} rows",)
         return self._keep(weights, trials, first, predictions, some, notes)
 
     def _keep(

@@ -84,7 +84,8 @@ class HCalibration(Calibrator):
         "h-calibration",
         "one map for all classes",
         "tens of passes over N x K",
-        "likelihood with many classes, which it doesn't ask for; few rows, whose windows are noise",
+        "with many classes its likelihood, which it doesn't aim at; with few rows its windows are "
+        "noise",
     )
     keeps_prediction: ClassVar[bool] = True
     fits_masked: ClassVar[bool] = True

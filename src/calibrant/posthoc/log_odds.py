@@ -263,8 +263,9 @@ def fit_or_smoothed(fit: Callable[[bool], EventFit], method: str) -> tuple[Event
     if found.bounded:
         return found, ()
     message = (
-        f"the rows tell the outcomes apart without an error, so nothing limits how sure '{method}' "
-        "gets; it was fitted to Platt's targets (N + 1) / (N + 2) and 1 / (N + 2) instead"
+        "the scores separate the outcomes without an error, so the likelihood has no maximum for "
+        f"'{method}' gets; it was fitted to Platt's targets (N + 1) / (N + 2) and 1 / (N + 2) "
+        "instead"
     )
     warn_caller(BoundaryWarning(message))
     return fit(True), (f"BoundaryWarning: {message}",)
@@ -328,7 +329,7 @@ class PlattScaling(LogOddsMap):
         "Platt scaling",
         ODDS,
         PASSES_OF_ONE,
-        "confidences off in the middle and right at both ends",
+        "confidences that are wrong in the middle and right at both ends",
     )
 
     inputs: Inputs = argument("likelier", choices=("likelier", "log-odds", "probability"))
@@ -378,7 +379,7 @@ class PlattScaling(LogOddsMap):
         return report_of(found, len(outcome))
 
 
-LIKELIER = "took probabilities in place of log odds, which held-out rows bear out"
+LIKELIER = "uses probabilities in place of log odds, because held-out rows favour them"
 
 
 def _is_likelier(
@@ -512,7 +513,7 @@ class BetaCalibration(LogOddsMap):
         "beta calibration",
         ODDS,
         PASSES_OF_ONE,
-        "errors that come and go along the scale: three numbers",
+        "errors that change sign along the scale: it has three parameters",
     )
 
     form: BetaForm = argument("abm", choices=("abm", "am", "ab"))

@@ -175,14 +175,14 @@ def too_few(predictions: Predictions) -> str:
     """Return why the rows can't choose a method, or nothing."""
     if predictions.n < FEWEST_ROWS:
         rows = counted(predictions.n, "calibration row")
-        return f"{rows}, where a choice takes at least {FEWEST_ROWS}"
+        return f"{rows}, and a choice needs at least {FEWEST_ROWS}"
     scores = predictions.scores
     predicted = to_numpy(namespace(scores).argmax(scores, axis=1))
     right = int((predicted == predictions.labels).sum())
     for count, kind in ((predictions.n - right, "wrong"), (right, "right")):
         if count < FEWEST_OF_EITHER:
             return (
-                f"{count} of {predictions.n} rows are {kind}, and a choice takes at least "
+                f"{count} of {predictions.n} rows are {kind}, and a choice needs at least "
                 f"{FEWEST_OF_EITHER}"
             )
     if (predictions.labels == predictions.labels[0]).all():
@@ -193,7 +193,7 @@ def too_few(predictions: Predictions) -> str:
 # How many standard errors a candidate must be better than the frequencies of the classes, where
 # one temperature sees no more than chance.
 SAYS_MORE = 2.0
-BY_CHANCE = "no candidate says more of the labels than how frequent the classes are"
+BY_CHANCE = "no candidate predicts the labels better than the class frequencies do"
 
 
 def says_no_more(contest: CrossValidation, trials: dict[str, Trial]) -> bool:
@@ -292,10 +292,10 @@ def sentence_of_weights(
     # The score of an average is never above the average of the scores.
     together = sum(weight * means[name] for name, weight in weights.items())
     verb = "averages" if len(shares) > 1 else "takes"
-    text = f"{verb} {', '.join(shares)}; {how} chose the weights by {score}: "
+    text = f"{verb} {', '.join(shares)}; the weights are from {how} of the {score}: "
     if shares == [f"{fallback} 100 %"]:
         return text + f"{fallback} has {together:.4f}, and no other is likely to do better"
-    gap = f"{together:.4f}" if len(shares) == 1 else f"at most {together:.4f} together"
+    gap = f"{together:.4f}" if len(shares) == 1 else f"the average has at most {together:.4f}"
     return text + f"{gap}, {fallback} alone {means[fallback]:.4f}"
 
 
@@ -350,7 +350,7 @@ class Choice(NamedTuple):
     def all_scores(self, score: str) -> str:
         """Return every candidate's mean loss, simplest first."""
         scores = ", ".join(f"{name} {mean:.4f}" for name, mean in self.means.items())
-        return f"{score} of all, simplest first: {scores}"
+        return f"{score} of each, simplest first: {scores}"
 
 
 def choose(trials: dict[str, Trial], folds: int, fallback: str, rule: Rule = "simplest") -> Choice:

@@ -140,6 +140,6 @@ StructuredVectorTopRestScaling = chain_of(
         "structured vector scaling, then top-rest scaling",
         TOP_REST,
         "svs once for each fold, then top-rest",
-        "very few rows; it may move classes",
+        "very few rows; it may change predicted classes",
     ),
 )

@@ -157,10 +157,10 @@ class PriorEstimate(Result):
         )
         if self.p_no_shift >= ALARM:
             return (
-                f"The shares of the classes may be as before ({chance(self.p_no_shift)}); the "
-                f"largest difference: {change}."
+                f"No change of the class shares is shown ({chance(self.p_no_shift)}); the largest "
+                f"difference: {change}."
             )
-        return f"The shares of the classes have changed ({chance(self.p_no_shift)}): {change}."
+        return f"The class shares have changed ({chance(self.p_no_shift)}): {change}."
 
     def as_table(self) -> Table:
         """Return the shares, those that changed most first where there are many."""
@@ -173,7 +173,10 @@ class PriorEstimate(Result):
             for k in order[:MOST_CLASSES]
         ]
         more = len(order) - len(lines)
-        notes = f"Shares in percent, with the {interval_of(self.level)} of that in the new rows."
+        notes = (
+            "Shares in percent. Before: in the rows with labels; share: in the new rows, with its "
+            f"{interval_of(self.level)}."
+        )
         if more > 0:
             notes += f" {more} more classes have changed less."
         return Table(["class", "before", "share", "low", "high"], lines, notes=notes)
@@ -282,10 +285,10 @@ def estimate_prior(
     notes = _notes(calibrator, before, old, names)
     if other < ALARM:
         notes.append(
-            f"Something besides the shares has changed ({chance(other)}): the mean confidence is "
-            f"{percent(confidence)} %, and rows like those before would have "
-            f"{percent(expected)} % with these shares. Under such a shift neither the shares nor "
-            "the probabilities by them are to be trusted."
+            f"Something besides the class shares has changed ({chance(other)}): mean confidence "
+            f"is {percent(confidence)} %, where a change of the shares alone would give "
+            f"{percent(expected)} %. Then neither these shares nor the corrected probabilities can "
+            "be trusted."
         )
     return PriorEstimate(
         rows.source,
@@ -345,8 +348,9 @@ def _notes(
     absent = [names[k] for k in np.flatnonzero(hot.sum(axis=0) == 0).tolist()]
     if absent:
         notes.append(
-            f"No row before is of class {', '.join(absent[:MOST_CLASSES])}: what share "
-            f"{'it has' if len(absent) == 1 else 'they have'} now can't be told from this map."
+            f"No row before is of class {', '.join(absent[:MOST_CLASSES])}, so "
+            f"{'its share' if len(absent) == 1 else 'their shares'} in the new rows can't be "
+            "estimated."
         )
     units = units_of(before)
     off, covariance = mean_with_covariance((old - hot)[:, :-1], units, before.weights)
@@ -357,13 +361,13 @@ def _notes(
         share = float(np.average(hot[:, k], weights=before.weights))
         notes.append(
             f"{calibrator.method} gives class {names[k]} {percent(share + float(gap[k]))} % of the "
-            f"rows before, and {percent(share)} % are of it ({chance(p)}): it has no number for "
-            "each class, and the shares are off by such amounts. A map that has one, such as "
-            "vector or svs, is meant for this."
+            f"rows before, where {percent(share)} % are of it ({chance(p)}). It has no parameter "
+            "for each class, so the estimated shares are wrong by such amounts. Use a map that "
+            "has one, such as svs or vector."
         )
     if not fitted_to(calibrator, before):
         notes.append(
             f"{calibrator.method} wasn't fitted to {before.source}, as far as can be told, so the "
-            "intervals leave out what its fit is unsure of."
+            "intervals leave out the uncertainty of its fit."
         )
     return notes

@@ -139,7 +139,7 @@ class CrossValidated(Result):
             return ""
         state = state_of(self.before)
         if state in ("honest", "unknown"):
-            return "The confidences can't be told from honest ones before it."
+            return "The confidences can't be told from calibrated ones before the fit."
         return f"The confidences are {finding(self.before)}, and more rows may show a gain."
 
     def as_table(self) -> Table:
@@ -254,7 +254,7 @@ def cross_validated(
         note = f"measured on a uniform sample of {predictions.n} of {whole} rows"
     labels = predictions.known_labels
     if labels is not None and not predictions.top_only and (labels == labels[:1]).all():
-        alike = f"all {predictions.n} labels are the same, so this says nothing of other classes"
+        alike = f"all {predictions.n} labels are the same, so this says nothing about other classes"
         note = f"{note}; {alike}" if note else alike
     like = make_calibrator(calibrator) if isinstance(calibrator, str) else calibrator
     rows, parts = _parted(predictions.counted, folds or _folds_for(like, predictions.n), seed)

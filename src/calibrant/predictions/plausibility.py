@@ -359,8 +359,8 @@ def _padding(scores: FloatArray) -> Iterator[Finding]:
     if length >= 3 and length * 2 < len(scores):
         yield Finding(
             "padding",
-            "the last rows have the same score for every class, as rows have that only fill up a "
-            "batch; leave them out",
+            "the last rows have the same score for every class, as rows that only pad a batch; "
+            "leave them out",
         )
 
 
@@ -550,7 +550,8 @@ def _turned_round(confidence: FloatArray, right: NDArray[np.bool_]) -> Iterator[
     if deviation > 0 and float((off * (right - share)).sum()) < -SURE * deviation:
         yield Finding(
             "turned round",
-            "the surer the model, the more often it is wrong: what is right may be written as 0",
+            "the more confident the model, the more often it is wrong: 0 may mean right in this "
+            "file",
         )
 
 
@@ -571,9 +572,9 @@ def _copies(bits: list[NDArray[np.uint64]], seen: _Seen) -> Iterator[Finding]:
         return
     yield Finding(
         "copies",
-        f"{copies / len(every):.1%} of the rows are copies of others, with their label: intervals "
-        "are too narrow, and a split has rows on both sides; leave them out, or name what they are "
-        "copies of by clusters (--cluster)",
+        f"{copies / len(every):.1%} of the rows are copies of other rows, with the same label: "
+        "intervals are too narrow, and a split puts copies on both sides; leave copies out, or "
+        "put the copies of a row into one cluster (--cluster)",
     )
 
 

@@ -56,7 +56,7 @@ def page_of(
         return render(comparison_document(result, names), *comparison_words(result))
     if isinstance(result, CrossValidated | ModelComparison | History | Decision) and groups is None:
         if ids is not None or images is not None:
-            raise InputError("this page lists no rows, so that it takes neither ids nor images")
+            raise InputError("this page lists no rows, so it takes neither ids nor images")
         if isinstance(result, Decision):
             return decision_page(result)
         return history_page(result) if isinstance(result, History) else _page_of_table(result)
@@ -123,7 +123,7 @@ def accepted_words(point: dict[str, Any], document: Document) -> tuple[str, str,
     ends = f"{in_percent(point['low'], 2)} to {in_percent(point['high'], 2)}"
     small = (
         f"{round(100 * document['level'])}{THIN}% interval of that error: {ends} (Wilson; a "
-        "threshold picked on these very rows looks a little better than it is)."
+        "threshold chosen on these same rows looks a little better than it is)."
     )
     return lead, found, small
 

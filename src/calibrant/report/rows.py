@@ -69,7 +69,7 @@ def rows_document(
     rows = next((s for s in samples.values() if isinstance(s, RowSample)), None)
     if rows is None or rows.labels is None:
         if ids is not None or images is not None:
-            raise InputError("this page lists no rows, so that it takes neither ids nor images")
+            raise InputError("this page lists no rows, so it takes neither ids nor images")
         return None
     of = {name: s for name, s in samples.items() if isinstance(s, RowSample)}
     numbers = next((s.row_numbers for s in of.values() if s.row_numbers is not None), None)

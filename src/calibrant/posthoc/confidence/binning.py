@@ -338,7 +338,7 @@ class ScalingBinning(ConfidenceMap):
         "scaling-binning",
         CONFIDENCE,
         SORT,
-        "where Platt's curve doesn't fit: its error isn't repaired by the bins",
+        "where Platt's curve doesn't fit: the bins don't correct its error",
     )
     weighs: ClassVar[bool] = True
 

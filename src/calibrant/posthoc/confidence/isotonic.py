@@ -85,7 +85,7 @@ class IsotonicRegression(ShrunkMap):
         "isotonic regression",
         CONFIDENCE,
         SORT,
-        "few rows: its steps follow noise; it makes ties, and says nothing of the other classes",
+        "few rows: its steps follow noise; it makes ties, and doesn't fit the other classes",
     )
     weighs: ClassVar[bool] = True
 
@@ -190,7 +190,7 @@ class MulticlassIsotonic(Calibrator):
         "multiclass isotonic",
         "one map for all classes",
         "a sort of N x K probabilities",
-        "classes that are off in different ways: they share one curve",
+        "classes that are wrong in different ways: they share one curve",
     )
     keeps_prediction: ClassVar[bool] = True
     fits_masked: ClassVar[bool] = True

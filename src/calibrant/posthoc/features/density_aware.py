@@ -117,7 +117,7 @@ class DensityAwareCalibration(NeighbourCalibrator):
             warn_caller(ConvergenceWarning(message))
         notes = references.notes
         if not self.weights_.any():
-            notes += ("distances say nothing of the temperature: it is the same for all rows",)
+            notes += ("distances don't predict the temperature, so it is the same for all rows",)
         objective, value = f"penalised {self.loss}", float(found.fun)
         return FitReport(rows.n, objective, value, int(found.nit), bool(found.success), notes)
 

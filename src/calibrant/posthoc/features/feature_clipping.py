@@ -83,7 +83,7 @@ class FeatureClipping(FeatureCalibrator):
         "feature clipping",
         FEATURES,
         "tens of passes over N x D x K",
-        "networks that aren't overconfident by large features; it moves classes",
+        "networks that aren't overconfident by large features; it changes predicted classes",
     )
     keeps_prediction: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ("features", "head")

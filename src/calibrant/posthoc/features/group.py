@@ -86,7 +86,7 @@ class GroupCalibration(FeatureCalibrator):
         "group calibration",
         FEATURES,
         "tens of regressions on N x D",
-        "features that say nothing of correctness",
+        "features that don't predict correctness",
     )
     keeps_prediction: ClassVar[bool] = True
 

@@ -344,7 +344,8 @@ class ClassTemperatureScaling(_ClassTemperatures):
         "class temperature scaling",
         LINEAR,
         "a few hundred passes over N x K",
-        "few rows; the published search for a low ECE (criterion=ece) overfits and moves classes",
+        "few rows; the published search for a low ECE (criterion=ece) overfits and changes "
+        "predicted classes",
     )
 
     criterion: Literal["nll", "ece"] = argument("nll", choices=("nll", "ece"))
@@ -475,7 +476,7 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
         "gradient class temperature scaling",
         LINEAR,
         "tens of passes over N x K",
-        "many classes with few rows each; it moves classes",
+        "many classes with few rows each; it changes predicted classes",
     )
     weighs: ClassVar[bool] = True
     fits_masked: ClassVar[bool] = True

@@ -60,7 +60,7 @@ class VectorScaling(PenalisedMap):
         "vector scaling",
         LINEAR,
         "tens of passes over N x K",
-        "fewer rows than about ten a class; it moves classes",
+        "fewer rows than about ten a class; it changes predicted classes",
     )
 
     ridge: float = argument(1.0, at_least=0)
@@ -188,7 +188,7 @@ class StructuredMatrixScaling(PenalisedMap):
         "structured matrix scaling",
         LINEAR,
         "N x K x K numbers a step",
-        "more than a few hundred classes, which it refuses; it moves classes",
+        "more than a few hundred classes, which it refuses; it changes predicted classes",
     )
 
     most_classes: int = argument(300, at_least=2)

@@ -47,7 +47,7 @@ class Uncalibrated(Calibrator):
         "uncalibrated",
         "the control",
         "nothing is fitted",
-        "wherever the network is off",
+        "wherever the network is miscalibrated: it changes nothing",
     )
     weighs: ClassVar[bool] = True
     keeps_prediction: ClassVar[bool] = True
@@ -170,7 +170,8 @@ class TemperatureScaling(SummaryTemperature):
         "temperature scaling",
         ONE,
         PASSES,
-        "confidences too high here and too low there: one number moves all of them the same way",
+        "confidences too high in some rows and too low in others: one number moves all the same "
+        "way",
     )
     fits_top_label: ClassVar[bool] = True
     weighs: ClassVar[bool] = True

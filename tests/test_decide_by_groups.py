@@ -121,7 +121,7 @@ def test_the_command_decides_by_classes_and_by_a_column(tmp_path, capsys) -> Non
     assert capsys.readouterr().out.startswith("Sets that hold the true class in 90.0 %")
     assert "|" in RISK.to_markdown()
     assert len(SETS.records()) == 3
-    with pytest.raises(cb.InputError, match="costs make none"):
+    with pytest.raises(cb.InputError, match="costs have none"):
         app([*words, "--error-cost", "10"], standalone_mode=False)
 
 
@@ -194,9 +194,9 @@ def test_a_graph_decides_by_the_predicted_class_and_by_confidence() -> None:
         assert (answer == expected).mean() > 0.997  # rounding at a threshold
         of_torch = found.to_torch()(torch.tensor(logits))[name].numpy()
         assert (of_torch == expected).mean() > 0.997
-    with pytest.raises(NotApplicableError, match="groups of 'group' can't leave in a graph"):
+    with pytest.raises(NotApplicableError, match="groups of 'group' can't be exported to a graph"):
         RISK.to_onnx()
-    with pytest.raises(NotApplicableError, match="can't leave in a graph"):
+    with pytest.raises(NotApplicableError, match="can't be exported to a graph"):
         RISK.to_torch()(torch.tensor(logits))
 
 

@@ -113,7 +113,9 @@ def test_headline_of_honest_and_of_twofold_errors() -> None:
     assert headline(confidence) == ("Not distinguishable from perfectly calibrated with 4000 rows.")
     assert headline(confidence * 0.8).startswith("Overconfident by ")
     assert headline(confidence * 0.8 + 0.19).startswith("Underconfident by ")
-    assert headline(np.full(4000, 0.55)).startswith("Overconfident here and underconfident there")
+    assert headline(np.full(4000, 0.55)).startswith(
+        "Overconfident in some places and underconfident in others"
+    )
 
 
 def test_titles_are_words() -> None:

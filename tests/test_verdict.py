@@ -80,7 +80,7 @@ def test_errors_in_both_directions_are_called_so():
     found = evaluate(rows, metrics=["mce", "ece"], resamples=50)
     low, high = 100 * found["ece"].low, 100 * found["ece"].high
     assert found.headline().startswith(
-        "Overconfident here and underconfident there "
+        "Overconfident in some places and underconfident in others "
         f"(ECE {100 * found['ece'].value:.2f} %, 95 % interval {low:.2f} to {high:.2f}): mean conf"
     )
 

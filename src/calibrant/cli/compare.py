@@ -82,7 +82,7 @@ class CompareOptions:
     )
     by: str | None = option(
         None,
-        "With --transfer: the column of FILE, or of several logs, that tells the sets apart.",
+        "With --transfer: the column of FILE, or of several logs, that names the sets.",
         metavar="COLUMN",
     )
     seeds: str | None = option(

@@ -64,8 +64,8 @@ class RuleOptions:
     score: str = option("lac", "The score behind these sets: lac, aps or raps.", metavar="WORD")
     by: str = option(
         "",
-        "Decide in each group, under one promise for all of them: class (predicted), margin, "
-        "confidence, or the name of a column of FILE. Not of costs.",
+        "Find a threshold for each group, with one promise for all groups: class (predicted), "
+        "margin, confidence, or the name of a column of FILE. Not with costs.",
         metavar="GROUPS",
     )
     level: float = option(0.95, "Coverage of the intervals, a fraction.", panel=INTERVALS)
@@ -140,8 +140,8 @@ def _by_groups(
     costs = [rule.pop(name) for name in ("costs", "error_cost", "hand_over_cost")]
     if any(each is not None for each in costs):
         raise InputError(
-            "--by splits a promise, and costs make none; take --risk, --precision, --recall or "
-            "--cover"
+            "--by shares a promise between groups, and costs have none; use --risk, --precision, "
+            "--recall or --cover"
         )
     kinds = {"class": "predicted"} | {kind: kind for kind in get_args(GroupKind)}
     groups: Any = kinds[by] if by in kinds else _column(source, rows, by)

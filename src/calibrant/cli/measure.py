@@ -57,8 +57,8 @@ class MeasureOptions:
 
     each: bool = option(
         False,
-        "Measure each of several FILEs by itself, not all as one set; of one folder of logs each "
-        "log. With --report the page shows them side by side, in their order: runs, or dates.",
+        "Measure each FILE, or each log of a folder, by itself, not all as one set. With --report "
+        "the page shows them side by side in the given order, such as runs or dates.",
         panel=MANY,
     )
 

@@ -111,7 +111,7 @@ def decide_by(
     check_sure(sure)
     event = name in ("precision", "recall")
     if loss is not None and risk is None:
-        raise InputError("loss goes with risk, the mean loss that isn't to be passed (--risk)")
+        raise InputError("loss needs risk, the highest mean loss allowed (--risk)")
     if of is not None and not event:
         raise InputError("of names the class of precision or recall (--precision, --recall)")
     fitted, on, chosen, notes = prepared(calibrator, rows, seed)

@@ -154,23 +154,22 @@ class GroupedDecision(Decision):
     def promise(self) -> str:
         """Return what it promises of new rows, and under which conditions."""
         most = percent(self.wanted)
-        what = f"at least {most} % of the sets of new rows of it hold their class"
+        what = f"at least {most} % of the sets of new rows hold the true class"
         left = "get all classes"
         if isinstance(self._first, RiskDecision):
             what = {
-                "error": f"among new rows of it that are answered at most {most} % are wrong",
-                "loss": f"the mean loss of its new rows that are answered is at most {most} %",
-                "precision": f"among its new rows that are called so at most {most} % are of "
-                "others",
-                "recall": f"of its new rows of the class at most {most} % aren't called so",
+                "error": f"at most {most} % of the new rows that are answered are wrong",
+                "loss": f"the mean loss of new rows that are answered is at most {most} %",
+                "precision": f"at most {most} % of the new rows called so are of other classes",
+                "recall": f"at most {most} % of the new rows of the class aren't called so",
             }[self._first.measure]
             left = "are not answered" if self._first.of is None else "are not called so"
         return (
-            f"The promise: of every group, {what}. All of them hold together, but for at most "
-            f"{percent(1 - self.sure)} % of all sets of rows that this may be found on; each of "
-            f"{counted(len(self.groups), 'group')} has an equal part of these, and is decided on "
-            f"{100 * (1 - (1 - self.sure) / len(self.groups)):.4g} % sure. Rows of other groups "
-            f"{left}. Nothing is promised once the world has changed."
+            f"The promise: in every group, {what}. It holds for all groups at once in "
+            f"{percent(self.sure)} % of cases (draws of the rows that thresholds are found on); "
+            f"for that, each of {counted(len(self.groups), 'group')} is decided on at "
+            f"{100 * (1 - (1 - self.sure) / len(self.groups)):.4g} %. Rows of other groups "
+            f"{left}. The promise ends when the data change."
         )
 
     @property
@@ -261,9 +260,9 @@ class GroupedDecision(Decision):
         """
         if self.kind not in ("predicted", "confidence") or self.calibrator.form_ == "toplabel":
             raise NotApplicableError(
-                f"a decision by groups of '{self.by}' can't leave in a graph, which is given "
-                "scores and no groups; export the calibrator (calibrant fit --out), and answer "
-                "from the thresholds in `calibrant decide --json`, or let calibrant apply do it"
+                f"a decision by groups of '{self.by}' can't be exported to a graph, which gets "
+                "scores and no groups; export the calibrator (calibrant fit --out) and use the "
+                "thresholds of `calibrant decide --json`, or use calibrant apply"
             )
         if self.kind == "predicted":
             names = self.calibrator.class_names_
@@ -302,10 +301,10 @@ class GroupedDecision(Decision):
                     cells = [f"{d.threshold:.4g}", percent(d.coverage.value), *wrong]
                 lines.append([n, str(d.n), *cells])
             what = {
-                "error": "Answered and wrong answers in percent, these with their",
-                "loss": "Answered and their mean loss in percent, this with its",
-                "precision": "Called so, and others among them, in percent, these with their",
-                "recall": "Called so, and those of the class that aren't, in percent, with their",
+                "error": "In percent: answered, of all rows; wrong, of the answered rows, with its",
+                "loss": "In percent: answered, of all rows; mean loss of these, with its",
+                "precision": "In percent: called so, of all rows; others, of these, with its",
+                "recall": "In percent: called so, of all rows; missed, of the class, with its",
             }[first.measure]
         return Table(head, lines, notes=f"{what} {interval_of(self.level)}.")
 

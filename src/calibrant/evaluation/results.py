@@ -45,7 +45,7 @@ State = (
     | Literal["no probabilities"]
 )
 WITHOUT_NUMBERS: dict[State, str] = {
-    "both ways": "overconfident here and underconfident there",
+    "both ways": "overconfident in some places and underconfident in others",
     "no direction": "miscalibrated, with too few rows to say in which direction",
     "unknown": "mean confidence and accuracy agree within noise",
     "no probabilities": RANKS,

@@ -175,9 +175,8 @@ class ReadOptions:
         log=True,
     )
     normalise: Normalisation | None = _option(
-        "What log-likelihoods of choices are divided by: none, chars, bytes, tokens, or "
-        "unconditional for the difference to those without the question. Default: as the log's own "
-        "accuracy.",
+        "How log-likelihoods of choices are normalised: none, chars, bytes, tokens, or "
+        "unconditional (less those without the question). Default: as the log's own accuracy is.",
         metavar="WORD",
         log=True,
     )

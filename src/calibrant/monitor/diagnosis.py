@@ -87,7 +87,7 @@ class Diagnosis:
         value, low, high = self.gap
         ends = sorted((low, high) if value > 0 else (-low, -high))
         if self.state == "both ways":
-            text = f"the confidences {rows} are too high here and too low there"
+            text = f"the confidences {rows} are too high in some places and too low in others"
         elif self.state == "no direction":
             text = f"the confidences {rows} are wrong, with too few rows to say in which direction"
         else:

@@ -172,18 +172,18 @@ class CostDecision(Decision):
             )
         words = (
             f"Net benefit: {act} from a probability of t on beats doing so for all rows and for "
-            f"none at t of {_range(useful)}."
+            f"none if t is {_range(useful)}."
         )
         if "gain" not in self.benefit:
             return words
         gain = useful_range(self.benefit, "gain_low")
         if gain is None:
-            return f"{words} At no t is it shown to beat the uncalibrated probabilities."
+            return f"{words} No t is known at which it beats the uncalibrated probabilities."
         most = int(np.argmax(self.benefit["gain"]))
         value, low, high = (float(self.benefit[n][most]) for n in GAIN[1:])
         return (
-            f"{words} It beats the uncalibrated probabilities at t of {_range(gain)}, by "
-            f"{value:.3g} ({low:.3g} to {high:.3g}) a row at most, at {AT[most]:g}."
+            f"{words} It beats the uncalibrated probabilities if t is {_range(gain)}, by at most "
+            f"{value:.3g} ({low:.3g} to {high:.3g}) a row, at t = {AT[most]:g}."
         )
 
     def records(self) -> list[dict[str, Any]]:

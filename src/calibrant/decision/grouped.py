@@ -133,15 +133,14 @@ class GroupedDecision(Decision):
             ends = f"from {size[low]:.3g} classes in {low} to {size[high]:.3g} classes in {high}"
             return (
                 f"Sets that hold the true class in {percent(self.wanted)} % of rows of each of "
-                f"{many}: {f'{size[low]:.3g} classes' if alike else ends} on average."
+                f"{many} have {f'{size[low]:.3g} classes' if alike else ends} on average."
             )
         first = cast(RiskDecision, self._first)
         act = "answered" if first.of is None else f"called {first.class_name}"
-        ends = f"from {percent(size[low])} % of rows in {low} to {percent(size[high])} % of rows in"
-        of_all = f"{percent(size[low])} % of the rows of each"
+        ends = f"goes from {percent(size[low])} % in {low} to {percent(size[high])} % in {high}"
         return (
-            f"At {self._wanted} in each of {many} are {act}: "
-            f"{of_all if alike else f'{ends} {high}'}."
+            f"At {self._wanted} in each of {many}, the share of rows {act} "
+            f"{f'is {percent(size[low])} %' if alike else ends}."
         )
 
     @property

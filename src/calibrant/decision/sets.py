@@ -203,8 +203,8 @@ class SetDecision(Decision):
         left = f" {more} more classes are left out here." if more > 0 else ""
         notes = (
             f"Coverage in percent and mean size with their {interval_of(self.level)}, by true "
-            "class and by the size of the set; each half of the rows by the quantile of the "
-            f"other.{left}"
+            "class and by the size of the set; the threshold for each half of the rows is found on "
+            f"the other.{left}"
         )
         head = ["class", "rows", "coverage", "low", "high", "size", "from", "to"]
         return Table(head, lines, notes=notes)

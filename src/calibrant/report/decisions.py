@@ -106,7 +106,7 @@ def risk_chart(decision: RiskDecision) -> Chart:
         at = i if taken else at
         words.append(
             f"From {threshold:.4g} on: {across} {in_percent(share)}; {risk} {in_percent(value)}, "
-            f"at most {in_percent(high)} by its bound{', the threshold that is taken' * taken}."
+            f"at most {in_percent(high)} by its bound{', the chosen threshold' * taken}."
         )
     out += line(x(0), y(decision.risk), x(1), y(decision.risk), "diagonal")
     if decision.threshold is not None:
@@ -117,8 +117,8 @@ def risk_chart(decision: RiskDecision) -> Chart:
     out += _titles(area, *decision.axis_titles)
     how = (
         f"Line: what is measured. Shaded: up to the {in_percent(decision.sure, 0)} upper bound of "
-        "the risk at each threshold by itself. Dotted: the risk that isn't to be passed. Small "
-        "dot: the threshold that is taken."
+        "the risk at each threshold alone. Dotted: the highest risk allowed. Small dot: the chosen "
+        "threshold."
     )
     drawn = picture(WIDTH, HEIGHT, "Risk over coverage, with its upper bound.", out)
     points = [(*place, typeset(word)) for place, word in zip(measured, words, strict=True)]
@@ -150,9 +150,9 @@ def benefit_chart(decision: CostDecision) -> Chart:
     drawn = picture(WIDTH, HEIGHT, f"Net benefit of {decision.event} over thresholds.", out)
     words = [_benefit_at(decision, i) for i in range(len(at))]
     how = (
-        f"Of {decision.event}: hits a row, less false alarms at odds of t to 1 - t. Line: from a "
-        "probability of t on, shaded its interval. Dashed: for all rows"
-        f"{'; dotted: by the uncalibrated probabilities' * ('gain' in found)}. Zero: for none."
+        f"For {decision.event}: hits a row, less false alarms weighted by t / (1 - t). Line: acting "
+        "from a probability of t on; shaded: its interval. Dashed: acting on all rows"
+        f"{'; dotted: with the uncalibrated probabilities' * ('gain' in found)}. Zero: on none."
     )
     points = [(*place, word) for place, word in zip(curve("benefit"), words, strict=True)]
     return Chart("Net benefit", how, drawn, points, middle, "Move the threshold t")

@@ -39,9 +39,7 @@ class HeadOptions:
         panel=READING,
     )
     test: Path | None = option(None, "Rows to measure on.", metavar="FILE", panel=READING)
-    data: Path | None = option(
-        None, "Training images of a run, if no longer where it found them.", panel=READING
-    )
+    data: Path | None = option(None, "Training images of a run, if they were moved.", panel=READING)
     resamples: int | None = option(None, RESAMPLES)
     seed: int = option(0, "Seed of all random draws.")
 

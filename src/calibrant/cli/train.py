@@ -53,7 +53,7 @@ class TrainOptions:
     )
     seed: int = option(0, "Seed of all random draws.")
     epochs: int | None = option(None, "Passes over the training rows.", panel=PROTOCOL)
-    batch_size: int | None = option(None, "Images a step, over all devices.", panel=PROTOCOL)
+    batch_size: int | None = option(None, "Images per step, over all devices.", panel=PROTOCOL)
     rate: float | None = option(None, "Peak learning rate.", panel=PROTOCOL)
     weight_decay: float | None = option(None, "Weight decay.", panel=PROTOCOL)
     plain_share: float | None = option(

@@ -356,3 +356,15 @@ def test_a_plan_says_when_streams_like_this_one_raise_the_alarm():
     assert "not within 30000 rows" in str(never)
     with pytest.raises(cb.CalibrantError, match="above the tolerance of 2 points"):
         plan(said, 0.02)
+
+
+def test_many_rows_of_counted_clusters_come_with_advice():
+    rng = np.random.default_rng(0)
+    said = rng.uniform(0.6, 0.9, 100)
+    right = rng.random(100) < said
+    for again, advised in ((5, False), (50, True)):
+        monitor = cb.Monitor()
+        clusters = [f"d{i // 10}" for i in range(100 - again)] + ["d0"] * again
+        monitor.update(said, right, clusters=clusters)
+        assert f"{again} rows came after their cluster" in " ".join(str(monitor).split())
+        assert ("--open-clusters" in str(monitor)) == advised

@@ -94,6 +94,11 @@ class MonitorOptions:
     idle: float | None = option(
         None, "With --follow: end after so many seconds without a row.", metavar="SECONDS"
     )
+    anew: bool = option(
+        False,
+        "Start the tests of --state again, once an alarm was dealt with; what was read, windows and "
+        "past alarms stay.",
+    )
     skip_broken: bool = option(False, "Leave out lines without a usable row, and count them.")
     plan: float | None = option(
         None,
@@ -177,7 +182,7 @@ def monitor(
         Checkpoints(watched, None, output.metrics_out).save()
         _finish(watched, output)
         return
-    if not streams and not outcomes:
+    if not streams and not outcomes and not options.anew:
         raise InputError("monitor takes a STREAM: a file, or - for standard input")
     reading = Reading(
         options.by,
@@ -190,6 +195,8 @@ def monitor(
         read=read,
         outcomes_apart=bool(outcomes) or options.plan is not None,
     )
+    if options.anew and (state is None or not state.exists()):
+        raise InputError("--anew goes on from a --state that is there")
     if options.plan is not None:
         found = _plan(streams or [], reading, settings, options.plan)
         emit(str(found), found.as_dict(), output.json)
@@ -198,6 +205,8 @@ def monitor(
     waiting = _until_signal(follow=options.follow, live=live, idle=options.idle)
     with only_one(state), waiting as following:
         watched = _begun(state, settings)
+        if options.anew:
+            watched.begin_anew()
         checkpoints = Checkpoints(
             watched,
             state,

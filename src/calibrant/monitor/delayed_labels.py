@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,7 +16,11 @@ from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import PredictionsError
 from calibrant.core.text import counted
 from calibrant.evaluation.formatting import percent
+from calibrant.monitor.hours import named
 from calibrant.monitor.neighbours import beginning
+
+# Hours and groups by which those that wait are counted, at most.
+MOST_SHOWN = 48
 
 
 class Said(NamedTuple):
@@ -79,6 +84,13 @@ class Waiting(NamedTuple):
             f"{self.given_up} given up after waiting too long",
         ]
         return f"{'; '.join(parts)}."
+
+
+class Pending(NamedTuple):
+    """How many predictions wait for their outcome, by hour in which they were made and by group."""
+
+    hours: dict[str, int]
+    groups: dict[str, int]
 
 
 @dataclass
@@ -166,6 +178,14 @@ class DelayedLabels:
         while len(waiting) > self.most:
             del waiting[next(iter(waiting))]
             self.given_up += 1
+
+    def pending(self) -> Pending:
+        """Return how many predictions wait by hour and by group, as far as these are known."""
+        said = self.predictions.values()
+        hours = Counter(one.hour for one in said if one.hour is not None)
+        groups = Counter(one.group for one in said if one.group is not None)
+        latest = sorted(hours.items())[-MOST_SHOWN:]
+        return Pending({named(hour): n for hour, n in latest}, dict(groups.most_common(MOST_SHOWN)))
 
     def pack(self) -> dict[str, NDArray[Any]]:
         """Return everything as arrays: JSON as it is, which no reader can unpack to gigabytes."""

@@ -9,14 +9,18 @@ from typing import Any
 
 from calibrant.core.text import counted, format_table, listed, wrap
 from calibrant.evaluation.formatting import percent
-from calibrant.monitor.delayed_labels import Unlabelled, Waiting
+from calibrant.monitor.delayed_labels import Pending, Unlabelled, Waiting
 from calibrant.monitor.diagnosis import Diagnosis
+from calibrant.monitor.history import PastAlarm
 from calibrant.monitor.neighbours import Neighbours
 from calibrant.monitor.promise import PromiseFound
 from calibrant.monitor.sequential_tests import Alarm, TwoTests
 from calibrant.monitor.state import State
 from calibrant.monitor.windows import Window
 
+# A share of rows without a bet that is said in words of its own.
+MUCH = 0.1
+NONE_PENDING = Pending({}, {})
 # A table on a terminal shows no more windows than this: the first and the latest.
 SHOWN_WINDOWS = 14
 
@@ -30,6 +34,7 @@ class GroupFound:
         log_e: its own evidence of the level test, in nats.
         off: whether that alone is enough, at alpha for all groups together.
         gap: confidence less accuracy; gap_low, gap_high: ends of its interval.
+        first: number of its first row; last: of its latest.
     """
 
     group: str
@@ -39,6 +44,8 @@ class GroupFound:
     gap: float
     gap_low: float
     gap_high: float
+    first: int
+    last: int
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,8 @@ class ClustersFound:
 
     Attributes:
         counted: how many were counted; unfinished: how many weren't yet.
-        late: rows on which nothing was bet, because their cluster was counted before.
+        late: rows that the tests left out, because their cluster was counted before; share: of
+            all rows.
         correlation: of the residuals of two rows of a cluster; None where none has two.
         effect: how many rows say as much as one that stands alone.
     """
@@ -57,6 +65,7 @@ class ClustersFound:
     late: int
     correlation: float | None
     effect: float
+    share: float
 
     def __str__(self) -> str:
         text = f"{counted(self.counted, 'cluster')} counted"
@@ -73,6 +82,12 @@ class ClustersFound:
                 f". {counted(self.late, 'row')} came after their cluster was counted: reports show "
                 "them, and the tests leave them out"
             )
+        if self.share > MUCH:
+            text += (
+                f". That is {percent(self.share)} % of all rows, which neither test sees: "
+                "keep more clusters open (--open-clusters, open_clusters=), or name clusters by "
+                "what ends, such as a user's day in place of the user, if rows depend on no more"
+            )
         return f"{text}."
 
 
@@ -87,6 +102,7 @@ def clusters_found(state: State) -> ClustersFound | None:
         clusters.late,
         dependence.correlation,
         dependence.effect,
+        clusters.late / max(state.windows.rows, 1),
     )
 
 
@@ -94,11 +110,13 @@ def groups_found(tests: TwoTests, effect: float = 1.0) -> list[GroupFound]:
     """Return what each group shows; see `Window.of_sums` for `effect`."""
     flagged, groups = tests.flagged(), tests.groups
     found: list[GroupFound] = []
-    for name, evidence, sums in zip(groups.names, groups.evidence, groups.sums, strict=True):
+    parts = zip(groups.names, groups.evidence, groups.sums, groups.spans, strict=True)
+    for name, evidence, sums, span in parts:
         if sums.any():
             whole = Window.of_sums(0, sums, effect=effect)
             gap = (whole.gap, whole.gap_low, whole.gap_high)
-            found.append(GroupFound(name, whole.rows, evidence.log_level, name in flagged, *gap))
+            shown = (evidence.log_level, name in flagged, *gap, *span)
+            found.append(GroupFound(name, whole.rows, *shown))
     return found
 
 
@@ -121,6 +139,8 @@ class MonitorFindings:
         clusters: what is known of the clusters; None where each row stands alone.
         neighbours: how much rows without clusters depend on their neighbours; None for few rows.
         promise: what is known of the promise of a decision, where one is watched.
+        past: alarms that were dealt with, before the tests began anew at row `begun`.
+        pending: what waits for its outcome, by hour and by group.
     """
 
     rows: int
@@ -139,6 +159,9 @@ class MonitorFindings:
     clusters: ClustersFound | None = None
     neighbours: Neighbours | None = None
     promise: PromiseFound | None = None
+    past: tuple[PastAlarm, ...] = ()
+    begun: int = 0
+    pending: Pending = NONE_PENDING
 
     @property
     def doubt(self) -> str:
@@ -168,9 +191,10 @@ class MonitorFindings:
         if not self.rows:
             return "No row with an outcome yet."
         if not self.alarms:
+            tested = counted(self.rows - self.begun, "row")
             return (
-                f"No alarm in {counted(self.rows, 'row')}: nothing shows that the probability of "
-                f"any row is more than {100 * self.tolerance:g} points from its confidence."
+                f"No alarm in {tested}: nothing shows that the probability of any row is more "
+                f"than {100 * self.tolerance:g} points from its confidence."
             )
         if self.promise is not None and self.promise.alarm is not None:
             return (
@@ -181,7 +205,7 @@ class MonitorFindings:
         if change is None:
             return f"The confidences are wrong: an alarm rose at row {self.alarms['level'].row}."
         since = change.since
-        if since.low == 0:
+        if since.low <= self.begun:
             first = min(alarm.row for alarm in self.alarms.values())
             return (
                 f"The confidences are wrong, perhaps from the start: an alarm rose at row {first}."
@@ -206,6 +230,18 @@ class MonitorFindings:
         return (
             f"at row {alarm.row}: {off}{where}, probably since {since}. A false alarm comes after "
             f"at least {spaced(self.average_run_length)} {self.unit}s on average."
+        )
+
+    @property
+    def past_sentence(self) -> str:
+        """When the tests began anew, and which alarms were before; empty if they never did."""
+        if not self.begun and not self.past:
+            return ""
+        known = listed([f"{one.alarm.test} at row {one.alarm.row}" for one in self.past[-3:]])
+        more = f", the latest {known}" if self.past else ""
+        return (
+            f"The tests started again at row {self.begun}, after {counted(len(self.past), 'alarm')}"
+            f"{more}. Each start may raise a false alarm of its own."
         )
 
     @property
@@ -257,6 +293,9 @@ class MonitorFindings:
                 "clusters": None if self.clusters is None else asdict(self.clusters),
                 "neighbours": None if self.neighbours is None else self.neighbours.as_dict(),
                 "condition": self.condition,
+                "begun": self.begun,
+                "past": [one.as_dict() for one in self.past],
+                "pending": self.pending._asdict(),
             }
         return found
 
@@ -268,6 +307,8 @@ class MonitorFindings:
             if self.promise is not None and self.promise.alarm is None:
                 parts.append(wrap(str(self.promise)))
             parts.append(wrap(f"{self.condition} {self.evidence_sentence}"))
+            if self.past_sentence:
+                parts.append(wrap(self.past_sentence))
             if self.doubt:
                 parts.append(wrap(self.doubt))
             if self.clusters is not None:

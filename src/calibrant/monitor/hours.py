@@ -48,7 +48,7 @@ class Hours:
     def windows(self, effect: float) -> list[tuple[str, Window]]:
         """Return each hour's beginning and calibration; see `Window.of_sums` for `effect`."""
         return [
-            (_named(hour), Window.of_sums(hour, self.sums[hour], effect=effect))
+            (named(hour), Window.of_sums(hour, self.sums[hour], effect=effect))
             for hour in sorted(self.sums)
         ]
 
@@ -62,7 +62,8 @@ class Hours:
         return merged
 
 
-def _named(hour: int) -> str:
+def named(hour: int) -> str:
+    """Return the beginning of an hour since 1970, in words."""
     return datetime.fromtimestamp(hour * HOUR, UTC).strftime("%Y-%m-%d %H:00")
 
 

@@ -288,6 +288,16 @@ class Monitor:
         """Count the unfinished clusters, of which no more rows come, and return the alarms."""
         return self._state.close_clusters()
 
+    def begin_anew(self) -> None:
+        """Start the tests again with the next row, once an alarm was dealt with.
+
+        Windows, hours, groups' gaps and what waits stay, and so do the alarms so far, in
+        `findings().past`. Each start spends an `alpha` of its own. Later rows of clusters that
+        have come up are left out of the tests.
+        """
+        self._state.begin_anew(self.alarms.values())
+        self.notes.pop("announced", None)
+
     def windows(self) -> list[Window]:
         """Return calibration over the windows of the stream, the last of which may be growing."""
         effect = self._state.clusters.dependence.effect
@@ -389,6 +399,9 @@ class Monitor:
             clusters=clusters_found(self._state),
             neighbours=self.neighbours(),
             promise=None if self._state.promise is None else self._state.promise.found(),
+            past=tuple(self._state.history.alarms),
+            begun=self._state.history.begun,
+            pending=self._state.waiting.pending(),
         )
 
     def to_html(self, path: StrPath, refresh: float | None = None) -> None:

@@ -9,8 +9,10 @@ import numpy as np
 from markupsafe import Markup
 
 from calibrant.evaluation.formatting import percent
+from calibrant.monitor.delayed_labels import Pending
 from calibrant.monitor.diagnosis import Band
 from calibrant.monitor.formatting import GroupFound, MonitorFindings, spaced
+from calibrant.monitor.history import PastAlarm
 from calibrant.monitor.sequential_tests import ChangePoint
 from calibrant.monitor.windows import Window
 from calibrant.report.engine import Cell, PageTable, grouped, render_page, typeset
@@ -43,6 +45,9 @@ def monitor_page(found: MonitorFindings, refresh: float | None = None) -> str:
         condition=typeset(found.condition),
         hours_table=_hours_table(found.hours) if found.hours else None,
         waiting=typeset(str(found.waiting)) if any(found.waiting) else "",
+        pending_table=_pending_table(found.pending) if any(found.pending) else None,
+        past=typeset(found.past_sentence),
+        past_table=_past_table(found.past) if found.past else None,
         refresh=None if refresh is None else max(round(refresh), 1),
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         doubt=typeset(found.doubt),
@@ -87,6 +92,7 @@ def _groups_table(groups: Sequence[GroupFound]) -> PageTable:
         [
             group.group,
             grouped(group.rows),
+            f"{grouped(group.first)} to {grouped(group.last)}",
             Cell(_percent(group.gap), bold=True),
             _ends(group.gap_low, group.gap_high),
             typeset(f"{group.log_e:.1f}"),
@@ -94,8 +100,33 @@ def _groups_table(groups: Sequence[GroupFound]) -> PageTable:
         ]
         for group in groups
     ]
-    head = ["Group", "Rows", "Gap, points", "Interval", "Evidence, nats", "Finding"]
-    return PageTable("Table of groups", head, rows, words=(5,), tall=True)
+    head = ["Group", "Rows", "First to latest", "Gap, points", "Interval", "Evidence, nats"]
+    return PageTable("Table of groups", [*head, "Finding"], rows, words=(6,), tall=True)
+
+
+def _past_table(past: Sequence[PastAlarm]) -> PageTable:
+    rows: list[list[Cell | str]] = [
+        [
+            one.alarm.test,
+            Cell(grouped(one.alarm.row), bold=True),
+            f"{grouped(one.alarm.since.low)} to {grouped(one.alarm.since.high)}",
+            one.alarm.group or "",
+            grouped(one.until),
+        ]
+        for one in past
+    ]
+    head = ["Test", "Alarm at row", "Off since", "Group", "Begun anew at row"]
+    return PageTable("Table of alarms that were dealt with", head, rows, words=(3,), tall=True)
+
+
+def _pending_table(pending: Pending) -> PageTable:
+    rows: list[list[Cell | str]] = [
+        [of, name, grouped(n)]
+        for of, counts in (("hour", pending.hours), ("group", pending.groups))
+        for name, n in counts.items()
+    ]
+    head = ["Of", "Hour, UTC, or group", "Waiting"]
+    return PageTable("Table of predictions that wait", head, rows, words=(1,), tall=True)
 
 
 def _hours_table(hours: Sequence[tuple[str, Window]]) -> PageTable:

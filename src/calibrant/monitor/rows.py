@@ -458,16 +458,13 @@ class Scored:
             kind, stop = self._kind(start), start + 1
             while stop < n and self._kind(stop) == kind:
                 stop += 1
-            if kind in ("row", "unlabelled"):
-                alarms += self._update(monitor, kind, slice(start, stop))
+            if self.ids[start] is None:
+                alarms += self._update(monitor, slice(start, stop))
             else:
-                for i in range(start, stop):
-                    try:
-                        alarms += self._by_id(monitor, kind, i)
-                    except PredictionsError as error:
-                        if unreadable is None:
-                            raise
-                        unreadable(error)
+                steps = [self._predict] if kind[0] != "outcome" else []
+                steps += [self._learn] if kind[0] != "prediction" else []
+                for step in steps:
+                    alarms += _taken(step, monitor, range(start, stop), unreadable)
             start = stop
         return alarms
 
@@ -478,22 +475,24 @@ class Scored:
             for key, said, predicted in zip(self.ids, self.confidence, self.predicted, strict=True)
             if key is not None and not np.isnan(said)
         }
-        alone = [i for i in range(len(self.ids)) if self._kind(i) == "outcome"]
+        alone = [i for i in range(len(self.ids)) if self._kind(i)[0] == "outcome"]
         known = [(i, monitor.said_of(self.ids[i]) or own.get(str(self.ids[i]))) for i in alone]
         found = [(said, self.outcomes[i]) for i, said in known if said is not None]
         return [s[0] for s, _ in found], [y for _, y in found], [s[1] for s, _ in found]
 
-    def _kind(self, i: int) -> str:
-        known = self.outcomes[i] is not None
+    def _kind(self, i: int) -> tuple[str, bool, bool]:
+        """Return what a row is, whether its outcome is a label, and whether its class is known."""
+        outcome, known = self.outcomes[i], self.outcomes[i] is not None
+        also = outcome is not None and outcome.is_label, bool(self.predicted[i] >= 0)
         if self.ids[i] is None:
-            return "row" if known else "unlabelled"
+            return ("row" if known else "unlabelled"), False, False
         if np.isnan(self.confidence[i]):
-            return "outcome"
-        return "both" if known else "prediction"
+            return "outcome", *also
+        return ("both" if known else "prediction"), *also
 
-    def _update(self, monitor: Monitor, kind: str, part: slice) -> Sequence[Alarm]:
+    def _update(self, monitor: Monitor, part: slice) -> Sequence[Alarm]:
         said, groups = self.confidence[part], None if self.groups is None else self.groups[part]
-        if kind == "unlabelled":
+        if self.outcomes[part.start] is None:
             return monitor.update(said)
         right = [
             outcome is not None and outcome.right(None if predicted < 0 else predicted)
@@ -516,23 +515,41 @@ class Scored:
         rows = self.scores[0][1].take(np.arange(len(self.outcomes))[part])
         return replace(rows, known_labels=labels)
 
-    def _by_id(self, monitor: Monitor, kind: str, i: int) -> list[Alarm]:
-        key, outcome, alarms = str(self.ids[i]), self.outcomes[i], list[Alarm]()
-        if kind != "outcome":
-            predicted = None if self.predicted[i] < 0 else int(self.predicted[i])
-            group = None if self.groups is None else self.groups[i]
-            cluster = None if self.clusters is None else self.clusters[i]
-            own = group, cluster, None if self.times is None else self.times[i]
-            alarms += monitor.predict(key, float(self.confidence[i]), predicted, *own)
-        if outcome is not None:
-            alarms += _learn(monitor, key, outcome)
-        return alarms
+    def _predict(self, monitor: Monitor, part: slice) -> Sequence[Alarm]:
+        known = bool(self.predicted[part.start] >= 0)
+        groups, clusters, times = (
+            None if column is None else column[part]
+            for column in (self.groups, self.clusters, self.times)
+        )
+        predicted = self.predicted[part] if known else None
+        keys = [str(key) for key in self.ids[part]]
+        return monitor.predict(keys, self.confidence[part], predicted, groups, clusters, times)
+
+    def _learn(self, monitor: Monitor, part: slice) -> Sequence[Alarm]:
+        outcomes = [outcome for outcome in self.outcomes[part] if outcome is not None]
+        values = np.array([outcome.value for outcome in outcomes], dtype=np.int64)
+        keys = [str(key) for key in self.ids[part]]
+        if outcomes[0].is_label:
+            return monitor.learn(keys, values)
+        return monitor.learn(keys, correct=values)
 
 
-def _learn(monitor: Monitor, key: str, outcome: Outcome) -> tuple[Alarm, ...]:
-    if outcome.is_label:
-        return monitor.learn(key, outcome.value)
-    return monitor.learn(key, correct=outcome.value)
+def _taken(
+    step: Callable[[Monitor, slice], Sequence[Alarm]],
+    monitor: Monitor,
+    rows: range,
+    unreadable: Callable[[PredictionsError], None] | None,
+) -> list[Alarm]:
+    """Let a monitor take rows, all at once or, where one can't be, all others."""
+    try:
+        return list(step(monitor, slice(rows.start, rows.stop)))
+    except PredictionsError as error:
+        if unreadable is None:
+            raise
+        if len(rows) == 1:
+            unreadable(error)
+            return []
+    return [a for i in rows for a in _taken(step, monitor, range(i, i + 1), unreadable)]
 
 
 def score(predictions: Predictions, of: int | None) -> tuple[FloatArray, IntArray]:

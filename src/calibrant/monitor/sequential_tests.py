@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from typing import Any, Literal
 
@@ -325,12 +325,14 @@ class Groups:
         known: how many groups there are, if that is known.
         names: of the groups, in the order in which they showed up.
         evidence: of each; sums: (3 C,) of the cells of each.
+        spans: numbers of the first and the last row of each; -1 before the first.
     """
 
     known: int | None = None
     names: list[str] = field(default_factory=list[str])
     evidence: list[Evidence] = field(default_factory=list[Evidence])
     sums: list[FloatArray] = field(default_factory=list[FloatArray])
+    spans: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     def weight(self, index: int) -> float:
         """Return the weight of a group."""
@@ -361,6 +363,7 @@ class Groups:
         self.names.append(name)
         self.evidence.append(Evidence.of_group())
         self.sums.append(np.zeros(WIDTH))
+        self.spans.append((-1, -1))
         return len(self.names) - 1
 
     def log_levels(self) -> FloatArray:
@@ -391,10 +394,16 @@ class Groups:
         for group, _, own in step.steps:
             self.evidence[group].take(own)
 
-    def count(self, confidence: FloatArray, correct: BoolArray, member: IntArray) -> None:
-        """Sum the cells of (n,) rows of these groups."""
-        for group in sorted(set(member.tolist())):
+    def count(
+        self, confidence: FloatArray, correct: BoolArray, member: IntArray, first: int
+    ) -> None:
+        """Sum the cells of (n,) rows of these groups, the first of which has the number `first`."""
+        present: list[int] = sorted(set(member.tolist()))
+        for group in present:
             at = member == group
+            rows: list[int] = np.flatnonzero(at).tolist()
+            begun = self.spans[group][0]
+            self.spans[group] = begun if begun >= 0 else first + rows[0], first + rows[-1]
             self.sums[group] = self.sums[group] + cell_sums(confidence[at], correct[at])[0]
 
 
@@ -431,6 +440,12 @@ class Alarm:
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as JSON takes them."""
         return asdict(self)
+
+    def moved(self, by: int) -> Alarm:
+        """Return the alarm in a stream whose rows have numbers higher by so many."""
+        at = self.since
+        since = ChangePoint(at.row + by, at.low + by, at.high + by)
+        return replace(self, row=self.row + by, since=since)
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Alarm:
@@ -490,6 +505,13 @@ class TwoTests:
             for i, (name, level) in enumerate(levels)
             if level + math.log(groups.weight(i)) >= bound
         ]
+
+    def begin(self, row: int) -> None:
+        """Begin anew at a row of the stream; groups keep their places, and so their weights."""
+        self.evidence, self.alarms = Evidence(), {}
+        self.groups.evidence = [Evidence.of_group() for _ in self.groups.names]
+        for evidence in (self.evidence, *self.groups.evidence):
+            evidence.trail.row[:] = row
 
     def add(self, bets: Bets) -> list[Alarm]:
         """Take n more units, and return the alarms that rose at one of them."""

@@ -25,6 +25,7 @@ from calibrant.monitor.delayed_labels import (
     Unlabelled,
     hash_of_name,
 )
+from calibrant.monitor.history import History
 from calibrant.monitor.hours import Hours
 from calibrant.monitor.latest import Latest, Scores
 from calibrant.monitor.promise import Watched
@@ -73,6 +74,7 @@ class State:
             first.
         hours: sums by hour of the clock, of rows whose time is known.
         promise: the evidence against what a decision promised, or None.
+        history: when the tests began, and alarms before that.
     """
 
     tests: TwoTests
@@ -87,6 +89,7 @@ class State:
     clustered: bool | None = None
     hours: Hours = field(default_factory=Hours)
     promise: Watched | None = None
+    history: History = field(default_factory=History)
 
     @classmethod
     def start(cls, settings: Mapping[str, Any]) -> State:
@@ -139,12 +142,24 @@ class State:
                 risen += self._bet_on(closed)
                 own = np.array([hash_of_name(name) for name in clusters[part]])
             if of is not None:
-                tests.groups.count(some, hits, of)
+                tests.groups.count(some, hits, of, first)
             self.windows.add(some, hits)
             self.latest.add(some, hits, own)
             if hours is not None:
                 self.hours.add(hours[part], some, hits)
         return tuple(risen)
+
+    def begin_anew(self, alarms: Iterable[Alarm]) -> None:
+        """Begin all tests anew with the next row, after these alarms; what is shown stays."""
+        row = self.windows.rows
+        self.history.begin(row, alarms)
+        self.tests.begin(row)
+        # Their later rows depend on what was seen; they aren't bet on.
+        self.clusters.close()
+        self.latest, self.scores = Latest.start(self.latest.most), Scores(self.scores.latest)
+        if self.promise is not None:
+            self.promise = Watched(self.promise.promise, self.promise.alpha)
+            self.promise.evidence.trail.row[:] = row
 
     def close_clusters(self) -> tuple[Alarm, ...]:
         """Count the unfinished clusters, and return the alarms that rose."""
@@ -254,6 +269,8 @@ class State:
             "unfinished": list(self.clusters.unfinished),
             "late": self.clusters.late,
             "clusters": self.clusters.dependence.clusters,
+            "group_rows": self.tests.groups.spans,
+            "history": asdict(self.history),
         }
         watched = self.promise
         if watched is not None:
@@ -292,9 +309,14 @@ class State:
         self.grouped, self.clustered = (
             saved.of_three(saved.header, name) for name in ("grouped", "clustered")
         )
-        units = saved.whole(saved.header, "clusters", rows) if self.clustered else rows
-        tests.evidence = saved.evidence(tests.evidence, "stream", rows, units)
-        tests.groups = saved.groups(tests.groups.known, rows, clustered=bool(self.clustered))
+        self.history = saved.history(rows)
+        before, units = self.history.before, rows
+        if self.clustered:
+            units = saved.whole(saved.header, "clusters", rows)
+        own = None if self.clustered and before else units - before
+        tests.evidence = saved.evidence(tests.evidence, "stream", rows, own)
+        rowwise = not (self.clustered or before)
+        tests.groups = saved.groups(tests.groups.known, rows, rowwise=rowwise)
         self.clusters = saved.clusters(self.clusters, units, len(tests.groups.names), rows)
         tests.alarms = saved.alarms(tests, rows)
         self.promise = saved.promise(self.promise, rows)
@@ -341,6 +363,7 @@ class State:
             clustered=next(iter(known), None),
             hours=parts[0].hours.merge([part.hours for part in parts[1:]]),
             promise=_merged_promise([part.promise for part in parts], starts[-1]),
+            history=History.merged([part.history for part in parts], starts[:-1].tolist()),
         )
 
 
@@ -384,7 +407,7 @@ def merged_tests(parts: Sequence[TwoTests], starts: Sequence[int]) -> TwoTests:
         first.alpha,
         first.average_run_length,
         _summed([part.evidence for part in parts], Evidence(), rows),
-        _merged_groups([part.groups for part in parts], rows),
+        _merged_groups([part.groups for part in parts], starts),
     )
     logs = {"level": tests.log_level, "change": tests.log_mass}
     for test, bound in tests.bounds.items():
@@ -425,7 +448,7 @@ def _summed(parts: Sequence[Evidence], empty: Evidence, rows: int) -> Evidence:
     return replace(empty, units=count, products=products, masses=masses)
 
 
-def _merged_groups(parts: Sequence[Groups], rows: int) -> Groups:
+def _merged_groups(parts: Sequence[Groups], starts: Sequence[int]) -> Groups:
     merged = Groups(parts[0].known)
     if not any(part.names for part in parts):
         return merged
@@ -436,10 +459,13 @@ def _merged_groups(parts: Sequence[Groups], rows: int) -> Groups:
         )
     merged.index_of([name for part in parts for name in part.names])
     for i, name in enumerate(merged.names):
-        held = [(part, part.names.index(name)) for part in parts if name in part.names]
-        own = [part.evidence[k] for part, k in held]
-        merged.evidence[i] = _summed(own, Evidence.of_group(), rows)
-        merged.sums[i] = np.sum([part.sums[k] for part, k in held], axis=0)
+        held = [(j, part.names.index(name)) for j, part in enumerate(parts) if name in part.names]
+        own = [parts[j].evidence[k] for j, k in held]
+        merged.evidence[i] = _summed(own, Evidence.of_group(), starts[-1])
+        merged.sums[i] = np.sum([parts[j].sums[k] for j, k in held], axis=0)
+        spans = [(starts[j], parts[j].spans[k]) for j, k in held]
+        rows = [start + row for start, span in spans for row in span if row >= 0]
+        merged.spans[i] = (min(rows), max(rows)) if rows else (-1, -1)
     return merged
 
 

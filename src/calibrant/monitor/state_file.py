@@ -22,6 +22,8 @@ from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
 from calibrant.monitor.clusters import Clusters, Dependence, Unfinished
 from calibrant.monitor.delayed_labels import DelayedLabels, Outcome, Said
+from calibrant.monitor.history import MOST as MOST_ALARMS
+from calibrant.monitor.history import History, PastAlarm
 from calibrant.monitor.hours import KEPT as KEPT_HOURS
 from calibrant.monitor.hours import MOST_HOURS, Hours
 from calibrant.monitor.latest import NUMBERS, Form, Scores
@@ -189,19 +191,39 @@ class Saved:
             self.trail(empty.trail, f"{name}.trail", own, rows),
         )
 
-    def groups(self, known: int | None, rows: int, *, clustered: bool) -> Groups:
-        """Return the groups of a stream of so many rows, in clusters or not."""
+    def history(self, rows: int) -> History:
+        """Return when the tests of a stream of so many rows began, and alarms before that."""
+        if "history" not in self.header:  # in states of old versions
+            return History()
+        own: dict[str, Any] = self.part(self.header, "history", dict)
+        found = History(self.whole(own, "begun", rows), self.whole(own, "before", rows))
+        for one in self.part(own, "alarms", list)[:MOST_ALARMS]:
+            fields: dict[str, Any] = self.part(one, "alarm", dict)
+            bounds = {fields.get("test"): self.number(fields, "threshold", -np.inf, np.inf)}
+            alarm = self.alarm(fields, bounds, rows)
+            found.alarms.append(PastAlarm(alarm, self.whole(one, "until", rows)))
+        return found
+
+    def groups(self, known: int | None, rows: int, *, rowwise: bool) -> Groups:
+        """Return the groups of a stream of so many rows; `rowwise` if each was bet on by itself."""
         names: list[Any] = self.part(self.header, "groups", list)
         if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
             raise Damaged("names of groups that aren't text, or not different")
         if len(names) > min(MOST_GROUPS, MOST_GROUPS if known is None else known):
             raise Damaged("more groups than there may be")
         found = Groups(known, list(names))
+        spans: Any = self.header.get("group_rows", [[0, max(rows - 1, 0)] for _ in names])
+        if not isinstance(spans, list) or len(cast(list[Any], spans)) != len(names):
+            raise Damaged("rows of groups that can't be")
+        for first, last in cast(list[list[Any]], spans):
+            if not (type(first) is type(last) is int and -1 <= first <= last < max(rows, 1)):
+                raise Damaged("rows of groups that can't be")
+            found.spans.append((first, last))
         for i in range(len(names)):
             cells = self.arrays.get(f"group{i}.cells", np.empty(0))
             count = round(float(cells[: len(cells) // 3].sum())) if len(cells) == WIDTH else 0
             found.sums.append(self.cells(f"group{i}.cells", count))
-            units = None if clustered else count
+            units = count if rowwise else None
             found.evidence.append(self.evidence(Evidence.of_group(), f"group{i}", rows, units))
             if found.evidence[-1].units > count:
                 raise Damaged(f"'group{i}' has fewer rows than clusters")

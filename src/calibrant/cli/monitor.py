@@ -96,8 +96,8 @@ class MonitorOptions:
     )
     anew: bool = option(
         False,
-        "Start the tests of --state again, once an alarm was dealt with; what was read, windows and "
-        "past alarms stay.",
+        "Start the tests of --state again, once an alarm was dealt with; what was read, windows "
+        "and past alarms stay.",
     )
     skip_broken: bool = option(False, "Leave out lines without a usable row, and count them.")
     plan: float | None = option(
@@ -176,6 +176,7 @@ def monitor(
         if streams or state or outcomes:
             raise InputError("--merge only shows what states say; leave out streams and --state")
         other = {"by": options.by, "of": options.of, "follow": options.follow or None}
+        other |= {"anew": options.anew or None}
         other |= {"idle": options.idle, "on_alarm": output.on_alarm}
         _refuse_beside_merge(settings | other)
         watched = _merged(options.merge)
@@ -195,8 +196,8 @@ def monitor(
         read=read,
         outcomes_apart=bool(outcomes) or options.plan is not None,
     )
-    if options.anew and (state is None or not state.exists()):
-        raise InputError("--anew goes on from a --state that is there")
+    if options.anew and (options.plan is not None or state is None or not state.exists()):
+        raise InputError("--anew takes a --state that exists, and no --plan")
     if options.plan is not None:
         found = _plan(streams or [], reading, settings, options.plan)
         emit(str(found), found.as_dict(), output.json)

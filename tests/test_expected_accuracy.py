@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import ndtri
 from scripts.accuracy_over_shifts import drawn
 
 import calibrant as cb
@@ -81,6 +82,31 @@ def test_labels_are_not_looked_at_and_weights_count_rows() -> None:
     clustered = replace(TEST, clusters=np.arange(TEST.n) // 5)
     notes = expected_accuracy(FITTED, clustered, BEFORE, resamples=2).notes
     assert any("within a cluster" in note for note in notes)
+
+
+def in_clusters(rng: np.random.Generator, clusters: int) -> Predictions:
+    """Return rows in clusters of ten, right and wrong together, with confidences that are true."""
+    units = np.repeat(np.arange(clusters), 10)
+    p = rng.beta(4, 2, len(units))
+    latent = 0.8 * rng.normal(size=clusters)[units] + 0.6 * rng.normal(size=len(units))
+    rows = Predictions.from_confidence(p, np.zeros(len(p)), (latent > ndtri(p)).astype(int))
+    return replace(rows, clusters=units)
+
+
+def test_intervals_hold_the_accuracy_of_rows_in_clusters() -> None:
+    held, narrow = 0, 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        before, new = in_clusters(rng, 80), in_clusters(rng, 40)
+        platt = cb.make_calibrator("platt").fit_predictions(before)
+        right = float((new.labels == 0).mean())
+        for clustered in (True, False):
+            given = [r if clustered else replace(r, clusters=None) for r in (new, before)]
+            _, low, high = expected_accuracy(platt, *given, resamples=40).values["cbpe"]
+            held += clustered and low <= right <= high
+            narrow += not clustered and low <= right <= high
+    assert held >= 34
+    assert narrow < 30
 
 
 def test_it_stands_behind_other_shares_and_takes_rows_of_one_number() -> None:

@@ -11,7 +11,12 @@ labels can show it. Where both agree that doesn't prove it.
 
 Intervals are for the accuracy of these very rows: the rows of the fit are resampled and the
 calibrator is fitted to them anew, which counts what it is unsure of, and to each estimate is added
-the chance of outcomes, as if rows were right or wrong independently, given their confidences.
+the chance of outcomes, given their confidences. Rows of a cluster are right and wrong together: how
+much so, rho, is measured on the clusters before,
+
+    rho = sum_{pairs in a cluster} e_i e_j / sum_{pairs in a cluster} s_i s_j,
+
+with errors e = a - c and their spreads s = sqrt(c (1 - c)), and taken for the new clusters as well.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import BoolArray, FloatArray
+from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.core.progress import Watcher
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
@@ -30,7 +35,7 @@ from calibrant.core.weights import mean
 from calibrant.evaluation.formatting import interval_of, percent
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, check_drawing
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.refits import RESAMPLES, fitted_to, refitted
+from calibrant.posthoc.refits import RESAMPLES, fitted_to, refitted, units_of
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import said_of_top, score_top
 
@@ -137,7 +142,7 @@ def expected_accuracy(
 
     Args:
         calibrator: fitted.
-        rows: the new rows; labels aren't looked at.
+        rows: the new rows; labels aren't looked at. Clusters are heeded where both sets have them.
         before: with labels: the rows that the calibrator was fitted to. For others the intervals
             leave out what the fit is unsure of, and a note says so.
         resamples: of the rows before; each takes as long as a fit.
@@ -167,13 +172,14 @@ def expected_accuracy(
     drawn: dict[str, list[float]] = {way: [] for way in WAYS}
     rng = np.random.default_rng([seed, 1])
     weight = np.ones(rows.n) if rows.weights is None else rows.weights
+    alike = _together(confidence, correct, before)
     for fitted, index in refitted(calibrator, before, resamples, seed, watch):
         own, c, a = said, confidence[index], correct[index]
         if fitted is not calibrator:
             c, a = _top(fitted, before.take(index))
             own = said_of_top(fitted.apply_predictions(rows))[0]
         weights = None if before.weights is None else before.weights[index]
-        noise = rng.standard_normal() * np.sqrt(float(weight**2 @ (own * (1 - own)))) / weight.sum()
+        noise = rng.standard_normal() * _spread(own, weight, rows, alike) / weight.sum()
         for way, value in _estimates(own, rows.weights, c, a, weights).items():
             drawn[way].append(float(np.clip(value + noise, 0.0, 1.0)))
     values: dict[str, tuple[float, float, float]] = {}
@@ -186,9 +192,10 @@ def expected_accuracy(
             f"{calibrator.method} wasn't fitted to {before.source}, as far as can be told, so the "
             "intervals leave out the uncertainty of its fit."
         )
-    if rows.clusters is not None:
+    if rows.clusters is not None and before.clusters is None:
         notes.append(
-            "Outcomes within a cluster count as independent: the intervals may be too narrow."
+            f"Outcomes within a cluster count as independent: {before.source} has no clusters that "
+            "would show how alike they are. The intervals may be too narrow."
         )
     return ExpectedAccuracy(
         rows.source,
@@ -206,6 +213,31 @@ def _top(calibrator: Calibrator, rows: Predictions) -> tuple[FloatArray, BoolArr
     """Return (N,) calibrated confidences, and which rows are right."""
     top = score_top(calibrator.apply_predictions(rows))
     return top.confidence, top.correct
+
+
+def _together(confidence: FloatArray, correct: BoolArray, rows: Predictions) -> float:
+    """Return how much rows of a cluster are right and wrong together: 0 is not at all."""
+    if rows.clusters is None:
+        return 0.0
+    units, weight = units_of(rows), np.ones(rows.n) if rows.weights is None else rows.weights
+    spread = weight * np.sqrt(confidence * (1 - confidence))
+    pairs = _of_pairs(spread, units)
+    found = _of_pairs(weight * (correct - confidence), units)
+    return min(max(found / pairs, 0.0), 1.0) if pairs > 0 else 0.0
+
+
+def _of_pairs(values: FloatArray, units: IntArray) -> float:
+    """Return the sum of products over all pairs of rows of a unit."""
+    return float((np.bincount(units, values) ** 2).sum() - values @ values)
+
+
+def _spread(said: FloatArray, weight: FloatArray, rows: Predictions, alike: float) -> float:
+    """Return the standard deviation of how many rows are right, given their confidences."""
+    each = weight * np.sqrt(said * (1 - said))
+    variance = float(each @ each)
+    if rows.clusters is not None and alike > 0:
+        variance += alike * _of_pairs(each, units_of(rows))
+    return float(np.sqrt(variance))
 
 
 def _estimates(

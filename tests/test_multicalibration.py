@@ -199,10 +199,35 @@ def test_measure_takes_by_twice(tmp_path, capsys) -> None:
     assert document["groups"][0]["error"] == pytest.approx(expected.worst.error, abs=1e-6)
     app(words, standalone_mode=False)
     assert capsys.readouterr().out.startswith("The worst of 20 groups is")
-    for more, message in (
-        (["--metrics", "ece"], "drop --metrics"),
-        (["--report", str(tmp_path / "page.html")], "give --by once"),
-        (["--workers", "1"], "one file"),
-    ):
+    for more, message in ((["--metrics", "ece"], "drop --metrics"),):
         with pytest.raises(cb.InputError, match=message):
             app([*words, *more], standalone_mode=False)
+
+
+def test_many_files_have_the_same_groups_as_one_and_a_page(tmp_path, capsys) -> None:
+    for part, at in enumerate(np.array_split(np.arange(ROWS.n), 2)):
+        names = np.array(["north", "east", "south", "west"])[SECOND[2]["region"][at]]
+        np.savez(
+            tmp_path / f"rows-{part}.npz",
+            prob=SECOND[0][at],
+            labels=SECOND[1][at],
+            region=names,
+            age=SECOND[2]["age"][at],
+        )
+    shards = cb.Shards(str(tmp_path / "rows-*.npz"), are="prob", scores="prob")
+    found = multicalibration(shards, {"region": "region", "age": "age"}, draws=50)
+    whole = multicalibration(ROWS, SECOND[2], draws=50)
+    np.testing.assert_allclose(
+        sorted(each.error for each in found.groups), sorted(each.error for each in whole.groups)
+    )
+    assert found.worst.group.startswith("region=")
+    page = tmp_path / "page.html"
+    words = ["measure", str(tmp_path / "rows-*.npz"), "--are", "prob", "--scores", "prob"]
+    words = [*words, "--by", "region", "--by", "age", "--resamples", "50", "--report", str(page)]
+    app(words, standalone_mode=False)
+    assert "The worst of 20 groups is region=" in capsys.readouterr().out
+    text = page.read_text(encoding="utf-8")
+    assert text.count('class="bar"') == 20
+    assert "Calibration of groups" in text
+    with pytest.raises(cb.InputError, match="margins aren't kept"):
+        multicalibration(shards, {"m": "margin"})

@@ -292,16 +292,17 @@ def _worst_of_all(
     """Return the worst group of several columns and their pairs."""
     from calibrant.evaluation.multicalibration import multicalibration
 
-    if not isinstance(rows, Predictions):
-        raise InputError("several --by compare groups of one file; give one file, or one --by")
-    if page is not None:
-        raise InputError("--report shows groups of one kind; give --by once")
     if draw.metrics:
         raise InputError(
             "several --by find the worst group by one error of its own; drop --metrics"
         )
-    columns = {name: _column(source, name) for name in by}
+    if isinstance(rows, Predictions):
+        columns = {name: _column(source, name) for name in by}
+    else:
+        columns = {name: _kinds().get(name, name) for name in by}
     found = multicalibration(rows, columns, draws=draw.resamples, seed=draw.seed)
+    if page is not None:
+        found.to_html(page)
     return str(found), found.as_dict()
 
 

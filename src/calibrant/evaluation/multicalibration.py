@@ -26,18 +26,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import Array, FloatArray, IntArray
+from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, wrap
 from calibrant.evaluation.formatting import percent
-from calibrant.evaluation.grouping import grouping
+from calibrant.evaluation.grouping import GroupKind, grouping
 from calibrant.evaluation.groups import (
     MIN_ROWS,
     PRINTED_GROUPS,
@@ -55,6 +55,8 @@ from calibrant.evaluation.uncertainty import (
 )
 from calibrant.metrics.resampling import HonestDraws
 from calibrant.predictions.predictions import NO_PROBABILITY, Predictions
+from calibrant.predictions.scoring import score_rows
+from calibrant.scale.shards import Shards
 
 # Columns of more values than this are no groups; their pairs would be too many.
 MOST_VALUES = 200
@@ -201,7 +203,7 @@ class Multicalibration(Result):
 
 # Parameters: the rows, what groups are and how small, and the draws.
 def multicalibration(
-    predictions: Predictions,
+    predictions: Predictions | Shards,
     groups: Mapping[str, Array | str],
     *,
     pairs: bool = True,
@@ -216,9 +218,10 @@ def multicalibration(
 
     Args:
         predictions: with labels. Clusters are heeded: outcomes of a cluster are simulated to be as
-            alike as they are.
+            alike as they are. Of many files one number a row is kept, and its groups.
         groups: columns by name: (N,) values, or what `evaluate_by` takes for a kind of group, such
-            as ``"predicted"``; labels aren't known to a model, and make no groups here.
+            as ``"predicted"``; labels aren't known to a model, and make no groups here. Of many
+            files any other text names a column of them.
         pairs: whether groups of two columns are looked at as well.
         min_rows: smaller groups are left out, and named.
         draws: simulated honest data sets; None for 1 000, fewer of more than 100 000 rows.
@@ -236,6 +239,8 @@ def multicalibration(
         ('all rows', 'class=3')
     """
     check_drawing(2 if draws is None else draws, DEFAULT_LEVEL, seed)
+    if isinstance(predictions, Shards):
+        predictions, groups = _in_memory(predictions, groups)
     if predictions.kind == "score":
         raise PredictionsError(f"{predictions.source}: a comparison of groups {NO_PROBABILITY}")
     if not groups:
@@ -305,6 +310,43 @@ def multicalibration(
         draws,
         sample.binary,
     )
+
+
+def _in_memory(
+    shards: Shards, groups: Mapping[str, Array | str]
+) -> tuple[Predictions, dict[str, Array | str]]:
+    """Return one number a row of many files, and the columns that groups are of."""
+    shards.refuse_clusters()
+
+    def kept(rows: Predictions) -> Predictions:
+        if rows.n_classes is None or rows.kind == "score":
+            return rows
+        weights = rows.weights
+        if rows.binary:
+            said = to_numpy(rows.positive_probs)
+            return Predictions.from_binary(said, rows.labels, kind="prob", sample_weight=weights)
+        scored = score_rows(rows)
+        return Predictions.from_confidence(
+            scored.confidence, scored.predicted, rows.labels, sample_weight=weights
+        )
+
+    names = {
+        name: of
+        for name, of in groups.items()
+        if isinstance(of, str) and of not in get_args(GroupKind)
+    }
+    if any(isinstance(of, str) and of == "margin" for of in groups.values()):
+        raise InputError(
+            f"{shards.source}: of many files margins aren't kept; take 'confidence', or one file"
+        )
+    parts, read = list[Predictions](), dict[str, list[NDArray[Any]]]()
+    for shard in shards:
+        parts += [kept(batch.predictions) for batch in shard.batches()]
+        for name, column in names.items():
+            own = [batch.column for batch in shard.batches(column, checked=True)]
+            read.setdefault(name, []).extend(each for each in own if each is not None)
+    columns = {name: np.concatenate(values) for name, values in read.items()}
+    return Predictions.concatenate(parts, source=shards.source), {**groups, **columns}
 
 
 def _members(predictions: Predictions, name: str, of: Array | str) -> tuple[list[str], IntArray]:

@@ -12,6 +12,8 @@ from calibrant.decision.cost import CostDecision
 from calibrant.decision.grouped import GroupedDecision
 from calibrant.decision.risk import CURVE, RiskDecision
 from calibrant.decision.sets import SetDecision
+from calibrant.evaluation.groups import PRINTED_GROUPS
+from calibrant.evaluation.multicalibration import Multicalibration
 from calibrant.report.engine import PageTable, render_page, typeset
 from calibrant.report.svg import (
     Area,
@@ -68,6 +70,7 @@ def decision_page(decision: Decision) -> str:
     small = [decision.small_in_words] if isinstance(decision, GroupedDecision) else []
     return render_page(
         "decision.html.jinja",
+        kind="Decision",
         headline=typeset(decision.headline()),
         of=typeset(decision.rows_in_words),
         promise=typeset(decision.promise()),
@@ -75,6 +78,31 @@ def decision_page(decision: Decision) -> str:
         moved=next((each for each in charts if each.points), None),
         shown=PageTable.of(table, "What was found"),
         notes=[typeset(note) for note in (table.notes, *decision.notes, *small) if note],
+    )
+
+
+def groups_page(found: Multicalibration) -> str:
+    """Return the page of the worst of many groups: a bar for each, and the table."""
+    lead, _, rest = found.headline().partition(": over ")
+    values = {each.group: each.sigmas for each in found.groups[:PRINTED_GROUPS]}
+    how = (
+        "Error of the worst groups in units of its noise: the range of their residual curves over "
+        "its spread if they were honest."
+    )
+    chart = Chart("The worst groups", how, Markup(_bars(values, "Error, in sigmas", 1)))
+    few = [f"{name} ({n})" for name, n in found.left_out.items()]
+    small = [f"Left out, with too few rows: {', '.join(few)}."] if few else []
+    table = found.as_table()
+    return render_page(
+        "decision.html.jinja",
+        kind="Calibration of groups",
+        headline=typeset(f"{lead}."),
+        of=typeset(f"{found.source}, by {', '.join(found.by)}"),
+        promise=typeset(f"Over {rest}"),
+        charts=[chart],
+        moved=None,
+        shown=PageTable.of(table, "Groups, the worst first"),
+        notes=[typeset(note) for note in (table.notes, *small)],
     )
 
 

@@ -13,10 +13,11 @@ from calibrant.core.result import Result
 from calibrant.decision.base import Decision
 from calibrant.evaluation.groups import GroupedEvaluation
 from calibrant.evaluation.history import History
+from calibrant.evaluation.multicalibration import Multicalibration
 from calibrant.evaluation.results import Evaluation, heading, standing
 from calibrant.posthoc.worth import CrossValidated
 from calibrant.report.charts import charts_of, gap_bar, shown_methods, strip
-from calibrant.report.decisions import decision_page
+from calibrant.report.decisions import decision_page, groups_page
 from calibrant.report.document import (
     Document,
     comparison_document,
@@ -41,8 +42,8 @@ def page_of(
     """Return the page of a result. What its kind of scores can't show is left out.
 
     Args:
-        result: an evaluation, a comparison of methods or of models, what a fit is worth, or a
-            decision.
+        result: an evaluation, a comparison of methods or of models, what a fit is worth, a
+            decision, or the worst of many groups.
         groups: what `calibrant.evaluate_by` found on the rows of an evaluation, to be shown as
             well.
         ids: (N,) names of the rows as they were read, for the list of rows; None for their numbers.
@@ -54,11 +55,16 @@ def page_of(
     names = RowNames(ids, images)
     if isinstance(result, Comparison) and groups is None:
         return render(comparison_document(result, names), *comparison_words(result))
-    if isinstance(result, CrossValidated | ModelComparison | History | Decision) and groups is None:
+    if (
+        isinstance(result, CrossValidated | ModelComparison | History | Decision | Multicalibration)
+        and groups is None
+    ):
         if ids is not None or images is not None:
             raise InputError("this page lists no rows, so it takes neither ids nor images")
         if isinstance(result, Decision):
             return decision_page(result)
+        if isinstance(result, Multicalibration):
+            return groups_page(result)
         return history_page(result) if isinstance(result, History) else _page_of_table(result)
     if isinstance(result, Evaluation):
         result.sample.refuse_ranks("a page")

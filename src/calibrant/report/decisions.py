@@ -83,7 +83,7 @@ def decision_page(decision: Decision) -> str:
 
 def groups_page(found: Multicalibration) -> str:
     """Return the page of the worst of many groups: a bar for each, and the table."""
-    lead, _, rest = found.headline().partition(": over ")
+    lead, _, rest = found.headline().partition(": error ")
     values = {each.group: each.sigmas for each in found.groups[:PRINTED_GROUPS]}
     how = (
         "Error of the worst groups in units of its noise: the range of their residual curves over "
@@ -98,7 +98,7 @@ def groups_page(found: Multicalibration) -> str:
         kind="Calibration of groups",
         headline=typeset(f"{lead}."),
         of=typeset(f"{found.source}, by {', '.join(found.by)}"),
-        promise=typeset(f"Over {rest}"),
+        promise=typeset(f"Error {rest}"),
         charts=[chart],
         moved=None,
         shown=PageTable.of(table, "Groups, the worst first"),

@@ -387,7 +387,6 @@ def see_manifest(watch: Watch, rng: Rng) -> None:
         "/dev/null",
         "a\0b",
         "~",
-        "/",
         "**",
     ]
     path = watch.folder / ("m.json" if rng.random() < 0.7 else "m.txt")

@@ -426,6 +426,20 @@ def test_an_arrow_file_whose_offsets_lead_outside_is_one_sentence(name, tmp_path
         Shards(path)
 
 
+def test_a_parquet_file_whose_footer_ends_pyarrow_is_one_sentence():
+    # Asked for what its footer says of a column, pyarrow ends the process.
+    pytest.importorskip("pyarrow")
+    path = Path(__file__).parent / "data" / "histogram.parquet"
+    with refused(path, "can't read the file: Definition level histogram size mismatch"):
+        read_predictions(path)
+
+
+def test_a_manifest_that_names_everything_is_refused(tmp_path):
+    (tmp_path / "m.txt").write_text("/\n")
+    with pytest.raises(PredictionsError):
+        Shards(tmp_path / "m.txt")
+
+
 def test_an_hdf5_file_whose_heap_goes_in_circles_is_refused_in_time(monkeypatch):
     pytest.importorskip("h5py")
     path = Path(__file__).parent / "data" / "hang.h5"

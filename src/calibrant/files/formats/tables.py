@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
+from itertools import islice
 from typing import Any, cast
 
 import numpy as np
@@ -237,36 +238,15 @@ class ParquetReader(ColumnReader):
         self.schema, self.rows = self._file.schema_arrow, self._file.metadata.num_rows
         self._widths: dict[str, int] = {}
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape, of lists as the footer counts their numbers."""
-        if name not in self.lists():
-            return (self.rows,)
-        # Of a list within a struct the footer says no more than of the struct.
-        return super().shape(name) if self.fields[name][2] else (self.rows, self._width(name))
-
     def _width(self, name: str) -> int:
-        """Return how many numbers a row of a column has, where rows differ the most of any group.
+        """Return how many numbers the first row of a column takes.
 
-        Raises:
-            PredictionsError: so many that a few rows take far more memory than the file.
+        The footer counts them too, but pyarrow ends the process where one that is damaged is asked.
         """
         if name not in self._widths:
-            self._widths[name] = self._counted(name)
+            first = self._file.iter_batches(1, columns=[name], use_threads=False)
+            self._widths[name] = sum(batch.nbytes for batch in islice(first, 1)) // 8
         return self._widths[name]
-
-    def _counted(self, name: str) -> int:
-        about, widths = self._file.metadata, set[int]()
-        for i in range(about.num_row_groups):
-            group = about.row_group(i)
-            columns = [group.column(j) for j in range(group.num_columns)]
-            own = [c for c in columns if f"{c.path_in_schema}.".startswith(f"{name}.")]
-            values = sum(column.num_values for column in own)
-            widths.add(-(-values // max(group.num_rows, 1)))
-            # A few long rows among many short ones.
-            size = max(8 * (values - len(own) * group.num_rows), 0)
-            size = max(size, *(column.total_uncompressed_size for column in own), 0)
-            self.check_bounded(size, f"'{name}'", "; write smaller row groups")
-        return max(widths, default=0)
 
     def tables(self, names: Sequence[str], start: int) -> Iterator[Any]:
         """Yield tables from the row group on that holds the first row."""
@@ -276,7 +256,8 @@ class ParquetReader(ColumnReader):
         ends = np.cumsum(sizes)
         group = int(np.searchsorted(ends, start, side="right"))
         yield int(ends[group - 1]) if group else 0
-        width = max(1, len(self.schema), *map(self._width, names))
+        deep = [name for name in names if name not in self.fields or name in self.lists()]
+        width = max(1, len(self.schema), *map(self._width, deep))
         yield from self._file.iter_batches(
             max(1, min(ROWS_DECODED, (1 << 22) // width)),
             row_groups=list(range(group, len(sizes))),

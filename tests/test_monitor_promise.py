@@ -9,7 +9,7 @@ import pytest
 
 import calibrant as cb
 from calibrant.cli.app import app
-from calibrant.decision import save_decision
+from calibrant.decision import decide_by, save_decision
 from calibrant.monitor.monitor import Monitor
 from calibrant.monitor.promise import Promise, Watched, promise_of
 
@@ -145,6 +145,24 @@ def test_the_command_watches_what_apply_wrote(tmp_path, capsys) -> None:
     lines.write_text(json.dumps({"logits": [0.0, 1.0], "label": 1}) + "\n")
     with pytest.raises(cb.PredictionsError, match="calibrant apply DECISION FILE"):
         app([*watch, str(lines)], standalone_mode=False)
+
+
+def test_the_promise_of_groups_is_watched_over_the_rows_that_they_answer() -> None:
+    half = TEST.take(np.arange(5000))
+    found = decide_by(FITTED, half, "predicted", risk=0.1)
+    with pytest.raises(cb.InputError, match="has a rule for each group"):
+        promise_of(found)
+    new = TEST.take(np.arange(5000, 10_000))
+    about, kept = found.watched(FITTED.apply_predictions(new))
+    np.testing.assert_array_equal(about, found.of_rows(new)["answer"])
+    right = np.asarray(new.logits).argmax(axis=1) == new.labels
+    np.testing.assert_array_equal(kept[about], right[about])
+    alarms = []
+    for held in (kept, kept & (np.arange(5000) % 4 > 0)):
+        monitor = Monitor(promise=Promise(found.promised, 0))
+        monitor.update(np.ones(int(about.sum())), held[about])
+        alarms.append("promise" in monitor.alarms)
+    assert alarms == [False, True]
 
 
 def test_sets_and_costs_are_no_promise_of_a_stream_of_confidences() -> None:

@@ -212,7 +212,8 @@ class PredictionFile:
         shape = self.shape("scores")
         for field in map.named(("scores", "features", "weight")):
             if self.file.type_of(field) == "text":
-                raise PredictionsError(f"{where}: '{field}' must hold real numbers, not text")
+                how = "; number its values first" if field in map.named(("features",)) else ""
+                raise PredictionsError(f"{where}: '{field}' must hold real numbers, not text{how}")
         if map.form in ONE_SCORE:
             check_one_score(shape, map.form, where)
         elif not map.grid:

@@ -26,6 +26,7 @@ from calibrant.core.arrays import BoolArray, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted
 from calibrant.decision.base import Decision, wilson
+from calibrant.decision.grouped import GroupedDecision
 from calibrant.decision.risk import RiskDecision
 from calibrant.evaluation.formatting import percent
 from calibrant.monitor.sequential_tests import COUNT, Alarm, Evidence, change_point
@@ -90,8 +91,9 @@ class Promise:
 def promise_of(decision: Decision) -> Promise:
     """Return what a decision promises, for `Monitor(promise=...)`.
 
-    Sets promise that they hold the true class, which a stream of confidences doesn't show; of them
-    `Decision.watched` says which do, and `Monitor(promise=Promise(decision.promised, 0))` watches
+    Sets promise that they hold the true class, which a stream of confidences doesn't show, and
+    decisions by groups have a rule for each, which it does not name. Of both `Decision.watched`
+    says which rows keep the promise, and `Monitor(promise=Promise(decision.promised, 0))` watches
     it where it is fed that with a confidence of 1.
 
     Raises:
@@ -104,6 +106,12 @@ def promise_of(decision: Decision) -> Promise:
         >>> promise_of(found).risk
         0.05
     """
+    if isinstance(decision, GroupedDecision):
+        raise InputError(
+            "a decision by groups has a rule for each group, which a stream of confidences doesn't "
+            "name; watch the decision of one group (calibrant decide on its rows), or in Python "
+            "what its method `watched` says of rows, with Monitor(promise=Promise(promised, 0))"
+        )
     if not isinstance(decision, RiskDecision):
         what = "sets" if decision.rule == "set" else "costs"
         raise InputError(

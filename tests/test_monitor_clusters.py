@@ -333,6 +333,15 @@ def test_ids_that_begin_alike_show_dependence_where_rows_are_mixed():
     assert (unlike.neighbours().by, unlike.neighbours().doubtful) == ("lag", False)
 
 
+def test_a_beginning_that_all_ids_share_hides_no_dependence():
+    said, right, _ = documents(200)
+    monitor = cb.Monitor()
+    keys = [f"request-{i}" for i in range(len(said))]
+    monitor.predict(keys, said)
+    monitor.learn(keys, correct=right)
+    assert (monitor.neighbours().by, monitor.neighbours().doubtful) == ("lag", True)
+
+
 def test_a_plan_says_when_streams_like_this_one_raise_the_alarm():
     said, _, names = documents(200)
     small, large = plan(said, 0.06), plan(said, 0.2)

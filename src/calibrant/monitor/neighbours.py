@@ -13,6 +13,8 @@ from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 AROUND = 401
 # Neighbours are rows at most so far apart. Fewer rows than this say nothing.
 LAG, FEWEST = 10, 100
+# Beginnings of ids that are fewer don't tell which rows belong together.
+FEWEST_BEGINNINGS = 10
 # Standard errors from zero at which a dependence is told of, whenever one looks.
 ENOUGH = 4.0
 
@@ -71,12 +73,19 @@ def neighbours(confidence: FloatArray, correct: BoolArray, origin: IntArray) -> 
     total = np.convolve(residual, np.ones(width), mode="same")
     number = np.convolve(np.ones(n), np.ones(width), mode="same")
     left = residual - total / number
+    found = [_estimated("lag", *_of_lags(left), left)]
     _, code, size = np.unique(origin, return_inverse=True, return_counts=True)
     alike = (origin != 0) & (size[code] > 1)
-    if alike.sum() >= FEWEST:
-        by, terms, pairs = "id", *_of_ids(left[alike], code[alike])
-    else:
-        by, terms, pairs = "lag", *_of_lags(left)
+    # One beginning for all, such as `request-`, tells no rows apart.
+    if alike.sum() >= FEWEST and len(np.unique(code[alike])) >= FEWEST_BEGINNINGS:
+        found.append(_estimated("id", *_of_ids(left[alike], code[alike]), left))
+    known = [one for one in found if one is not None]
+    return max(known, key=lambda one: (one.doubtful, one.by == "id"), default=None)
+
+
+def _estimated(by: str, terms: FloatArray, pairs: float, left: FloatArray) -> Neighbours | None:
+    """Return the estimate from products of residuals, whose expectation is 0 without dependence."""
+    n = len(left)
     unit = float(left @ left) / n * pairs
     if unit <= 0:
         return None

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import calibrant as cb
-from calibrant.core.errors import PredictionsError
+from calibrant.core.errors import LabelFormWarning, PredictionsError
 from calibrant.files import ReadOptions, read_predictions, write_predictions
 from calibrant.files.inspecting import inspect_file
+from calibrant.files.reading import PredictionFile
 from calibrant.files.schema import ends_of
 from calibrant.predictions.plausibility import look
 from calibrant.predictions.rows import softmax
@@ -246,3 +247,53 @@ def test_a_weight_that_is_next_to_nothing_beside_another_still_counts(tmp_path: 
     assert np.isfinite(found.before["ece"].value)
     write_predictions(rows, tmp_path / "a.npz")
     np.testing.assert_array_equal(read_predictions(tmp_path / "a.npz").weights, weights)
+
+
+# --- -1 and 1
+
+
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.LabelFormWarning")
+@pytest.mark.parametrize("extension", ["csv", "npz", "jsonl"])
+def test_classes_minus_one_and_one_of_a_confidence_are_two_classes(
+    extension: str, tmp_path: Path
+) -> None:
+    said, truth = np.array([-1, 1, 1, -1] * 10), np.array([-1, -1, 1, 1] * 10)
+    sure = np.linspace(0.5, 0.9, 40)
+
+    def written(said: np.ndarray, truth: np.ndarray) -> Path:
+        path = tmp_path / f"a.{extension}"
+        own = {"confidence": sure, "pred_label": said, "true_label": truth}
+        if extension == "npz":
+            np.savez(path, **own)
+        elif extension == "csv":
+            csv(path, [*own], *rows_of(*own.values()))
+        else:
+            rows = rows_of(*own.values())
+            text = (json.dumps(dict(zip(own, row, strict=True))) + "\n" for row in rows)
+            path.write_text("".join(text))
+        return path
+
+    with pytest.warns(LabelFormWarning, match="-1 and 1, which were read as 0 and 1"):
+        rows = read_predictions(written(said, truth))
+    np.testing.assert_array_equal(rows.predicted, said > 0)
+    np.testing.assert_array_equal(rows.labels, truth > 0)
+    # A third class, or another convention, is no pair of signs.
+    for other in (np.where(np.arange(40) == 7, 0, said), (said > 0) * 1):
+        with pytest.raises(PredictionsError, match="-1"):
+            read_predictions(written(other, truth))
+        path = str(written(other, truth))
+        with pytest.raises(PredictionsError), PredictionFile(path, ReadOptions()) as file:
+            list(file.batches([slice(i, i + 2) for i in range(0, 40, 2)]))
+
+
+def test_decimal_commas_and_points_are_not_mixed(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    text = "confidence\tcorrect\tweight\n0.5\t1\t1,234\n0.75\t0\t2\n"
+    path.write_text(text)
+    with pytest.raises(PredictionsError, match=r"line 2, column 'weight': .* found '1,234'"):
+        read_predictions(path)
+    path.write_text(text.replace("0.", "0,"))
+    assert read_predictions(path).weights is not None
+    path.write_text(text.replace("0.", "0,").replace("1,234", "1.234"))
+    with pytest.raises(PredictionsError, match=r"line 2, column 'weight': .* found '1.234'"):
+        read_predictions(path)

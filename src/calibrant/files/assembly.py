@@ -106,6 +106,9 @@ class Assembler:
         self._check_exact(labels, predicted)
         if map.form in ONE_SCORE or (scores.ndim == 2 and scores.shape[1] == 2):
             self._check_signs(labels)
+        if map.form in TOP_ONLY:
+            for values in (labels, predicted):
+                self._check_signs(values)
         # How many rows there are says the file, not the batch.
         if labels is not None and labels.ndim == 2 and not map.grid and len(self._first()) >= FEW:
             labels = of_one_hot(labels, self.where)

@@ -98,7 +98,8 @@ def proposals(where: str, options: ReadOptions) -> Iterator[list[ReadOptions]]:
         except Exception:
             continue
         yield [each.but(labelled=True).but(**own) for own in more]
-    yield [options.but(**own) for own in _single_arrays(where, options)]
+    with suppress(Exception):
+        yield [options.but(**own) for own in _single_arrays(where, options)]
 
 
 def _formats(where: str, options: ReadOptions) -> list[ReadOptions]:

@@ -157,7 +157,12 @@ def numbered_pair(
     """
     worded = [are_words(one) for one in (predicted, labels) if one is not None]
     if not any(worded):
-        return predicted, labels, None
+        both = [to_numpy(as_array(one)) for one in (predicted, labels) if one is not None]
+        if any(one.dtype.kind not in "iuf" for one in both) or min(map(np.ndim, both)) != 1:
+            return predicted, labels, None
+        signs = of_signs(np.concatenate(both), source)
+        first = len(both[0])
+        return signs[:first], labels if labels is None else signs[first:], None
     if not all(worded):
         raise PredictionsError(
             f"{source}: of predicted and true labels one holds names and the other one numbers"

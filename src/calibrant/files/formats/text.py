@@ -34,6 +34,9 @@ from calibrant.files.gate import MOST_DOCUMENT_BYTES, json_entries, load_json, r
 from calibrant.files.opening import extension_of, open_binary
 
 SEPARATORS = (",", ";", "\t")
+# A number with decimals; cells in which the first is looked for.
+DECIMAL = re.compile(r"\s*-?[0-9]*([.,])[0-9]+(?:[eE][-+]?[0-9]+)?\s*%?\s*")
+CELLS_OF_MARKS = 10_000
 EXCEL = re.compile(r"\ufeff?sep=(.)\s*", flags=re.I)
 # Cells of CSV that are parsed at once, and rows that become Python numbers at once.
 CELLS_PARSED, ROWS_AT_ONCE = 1 << 19, 4096
@@ -128,6 +131,8 @@ class CsvReader(TextReader):
 
     # Lines above the header: one of Excel's, which says what separates the columns.
     _above = 0
+    # What stands before decimals, where the first cells say so.
+    _mark: str | None = "."
 
     def text(self) -> io.TextIOWrapper:
         """Open the file once more, to be read from the header on."""
@@ -151,6 +156,10 @@ class CsvReader(TextReader):
             if None not in numbers and not all(name.isdigit() for name in self._header):
                 raise HeaderlessError(self.where, self._separator)
             _, self._first = next(records, (0, list[str]()))
+            if self._separator != ",":
+                cells = (cell for _, row in self._records() for cell in row)
+                marks = map(DECIMAL.fullmatch, islice(cells, CELLS_OF_MARKS))
+                self._mark = next((mark[1] for mark in marks if mark), None)
             if len(self._first) == len(header) + 1 and self._first[-1].strip():
                 # As R writes names of rows, and R and pandas read them.
                 self._header.insert(0, "")
@@ -217,7 +226,7 @@ class CsvReader(TextReader):
         numbers = {place for name, place in places.items() if name not in words}
         # A column that isn't used may hold any text, of which one character is kept.
         fields = [(f"f{i}", "f8" if i in numbers else "U1") for i in range(len(self._header))]
-        decimal = self._separator != "," and any("," in line for line in lines)
+        decimal = self._mark == "," or (self._mark is None and any("," in line for line in lines))
         # A call of Python for each cell takes its time, so only where it must be.
         converters: Any = dict.fromkeys(numbers, _with_point) if decimal else None
         signs = self.options.are == "percent"
@@ -277,7 +286,9 @@ class CsvReader(TextReader):
         return None
 
     def _number(self, text: str) -> float | None:
-        if self._separator != ",":
+        if self._mark == "," and "." in text:
+            return None
+        if self._mark != ".":
             text = text.replace(",", ".")
         if self.options.are == "percent":
             text = text.strip().removesuffix("%")
@@ -291,7 +302,9 @@ class CsvReader(TextReader):
 
 
 def _with_point(cell: str) -> float:
-    """Return a number with a decimal comma; one with points as well is refused."""
+    """Return a number with a decimal comma; one with a point is refused."""
+    if "." in cell:
+        raise ValueError("a decimal point among decimal commas")
     return float(cell.replace(",", "."))
 
 

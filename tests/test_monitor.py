@@ -153,6 +153,15 @@ def test_a_change_is_dated_and_its_direction_told():
     assert "probably since row" in " ".join(str(monitor).split())
 
 
+def test_a_row_is_too_few_for_a_refit_and_the_sentence_says_so():
+    monitor = cb.Monitor()
+    monitor.update(0.7, True)
+    assert "The rows are too few, or too much alike, to estimate what a refit gains." in " ".join(
+        str(monitor).split()
+    )
+    assert monitor.refit() is None
+
+
 def test_windows_are_measured_as_the_rows_would_be():
     said, right = stream(4_300, slope=0.8)
     monitor = cb.Monitor(window=1_000)

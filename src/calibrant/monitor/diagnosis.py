@@ -107,8 +107,7 @@ class Diagnosis:
     def what_a_refit_gives(self) -> str:
         """Return what a refit on these rows would give, as a sentence."""
         if self.refit is None:
-            return f"{self.rows} rows are too few, or too much alike, to estimate what a refit "
-            "gains."
+            return "The rows are too few, or too much alike, to estimate what a refit gains."
         said = self.refit.headline()
         return f"A refit on the latest {self.rows} rows: {said[:1].lower()}{said[1:]}"
 

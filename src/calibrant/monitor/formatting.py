@@ -190,6 +190,8 @@ class MonitorFindings:
         """The finding in one sentence."""
         if not self.rows:
             return "No row with an outcome yet."
+        if self.rows == self.begun:
+            return "No row with an outcome since the tests started again."
         if not self.alarms:
             tested = counted(self.rows - self.begun, "row")
             return (
@@ -306,7 +308,8 @@ class MonitorFindings:
             parts += [wrap(f"{alarm.test}: {self.alarm_sentence(alarm)}") for alarm in alarms]
             if self.promise is not None and self.promise.alarm is None:
                 parts.append(wrap(str(self.promise)))
-            parts.append(wrap(f"{self.condition} {self.evidence_sentence}"))
+            if self.rows > self.begun:
+                parts.append(wrap(f"{self.condition} {self.evidence_sentence}"))
             if self.past_sentence:
                 parts.append(wrap(self.past_sentence))
             if self.doubt:

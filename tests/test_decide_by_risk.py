@@ -203,3 +203,8 @@ def test_the_command_says_what_is_answered(tmp_path, capsys) -> None:
     assert capsys.readouterr().out.startswith("Answer rows of confidence")
     with pytest.raises(cb.InputError, match="takes one rule"):
         app(words, standalone_mode=False)
+
+
+def test_a_risk_of_less_than_a_tenth_of_a_percent_is_said_in_full() -> None:
+    found = cb.decide("temperature", cb.load_sample("test"), risk=0.0001)
+    assert "a risk of 0.01 % (95.0 % sure)" in found.headline()

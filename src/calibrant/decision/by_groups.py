@@ -42,7 +42,7 @@ from calibrant.decision.risk import (
     class_numbered,
 )
 from calibrant.decision.sets import SetDecision, by_set
-from calibrant.evaluation.formatting import percent
+from calibrant.evaluation.formatting import percent, percent_asked
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, check_drawing
 from calibrant.posthoc.base import Calibrator
 from calibrant.predictions.predictions import Predictions
@@ -145,8 +145,8 @@ def decide_by(
     large, needed = large_enough(sizes, rate, sure, spare=1 if name == "cover" else 0)
     if not large:
         raise InputError(
-            f"{on.source}: no group is large enough; at {percent(rate)} % and {percent(sure)} % "
-            f"sure it takes {needed} rows (clusters, where there are some), and the largest has "
+            f"{on.source}: no group is large enough; at {percent_asked(rate)} % and "
+            f"{percent(sure)} % sure it takes {needed} rows (clusters, where there are some), and the largest has "
             f"{max(sizes.values())}"
         )
     each_sure = 1 - (1 - sure) / len(large)

@@ -24,7 +24,7 @@ from calibrant.decision.risk import (
     RiskDecision,
 )
 from calibrant.decision.sets import SetDecision
-from calibrant.evaluation.formatting import interval_of, percent
+from calibrant.evaluation.formatting import interval_of, percent, percent_asked
 from calibrant.evaluation.grouping import grouping, quantile_groups, values_cut
 from calibrant.evaluation.groups import QUANTILES
 from calibrant.predictions.predictions import Predictions
@@ -132,8 +132,8 @@ class GroupedDecision(Decision):
         if self.each == "set":
             ends = f"from {size[low]:.3g} classes in {low} to {size[high]:.3g} classes in {high}"
             return (
-                f"Sets that hold the true class in {percent(self.wanted)} % of rows of each of "
-                f"{many} have {f'{size[low]:.3g} classes' if alike else ends} on average."
+                f"Sets that hold the true class in {percent_asked(self.wanted)} % of rows of each "
+                f"of {many} have {f'{size[low]:.3g} classes' if alike else ends} on average."
             )
         first = cast(RiskDecision, self._first)
         act = "answered" if first.of is None else f"called {first.class_name}"
@@ -147,12 +147,13 @@ class GroupedDecision(Decision):
     def _wanted(self) -> str:
         first = cast(RiskDecision, self._first)
         if first.of is not None:
-            return f"a {first.measure} of at least {percent(1 - self.wanted)} %"
-        return f"a {'mean loss' if first.measure == 'loss' else 'risk'} of {percent(self.wanted)} %"
+            return f"a {first.measure} of at least {percent_asked(1 - self.wanted)} %"
+        of = "mean loss" if first.measure == "loss" else "risk"
+        return f"a {of} of {percent_asked(self.wanted)} %"
 
     def promise(self) -> str:
         """Return what it promises of new rows, and under which conditions."""
-        most = percent(self.wanted)
+        most = percent_asked(self.wanted)
         what = f"at least {most} % of the sets of new rows hold the true class"
         left = "get all classes"
         if isinstance(self._first, RiskDecision):

@@ -36,7 +36,7 @@ from calibrant.decision.fixed_sequence import (
     risk_test,
     thresholds,
 )
-from calibrant.evaluation.formatting import percent
+from calibrant.evaluation.formatting import percent, percent_asked
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import said_of_top, score_top
 
@@ -137,9 +137,9 @@ class RiskDecision(Decision):
     def _wanted(self) -> str:
         sure = f"({percent(self.sure)} % sure)"
         if self.of is not None:
-            return f"a {self.measure} of at least {percent(1 - self.risk)} % {sure}"
+            return f"a {self.measure} of at least {percent_asked(1 - self.risk)} % {sure}"
         of = "a mean loss" if self.measure == "loss" else "a risk"
-        return f"{of} of {percent(self.risk)} % {sure}"
+        return f"{of} of {percent_asked(self.risk)} % {sure}"
 
     def headline(self) -> str:
         """Return what is answered, or from how many rows on something could be."""
@@ -171,7 +171,7 @@ class RiskDecision(Decision):
         if self.threshold is None:
             return "Without an answer there is nothing to promise."
         unit = "clusters" if self.clusters is not None else "rows"
-        most = percent(self.risk)
+        most = percent_asked(self.risk)
         what = {
             "error": f"at most {most} % of the new rows that are answered are wrong",
             "loss": f"the mean loss of new rows that are answered is at most {most} %",

@@ -99,6 +99,11 @@ def percent(fraction: float) -> str:
     return text.lstrip("-") if float(text) == 0 else text
 
 
+def percent_asked(fraction: float) -> str:
+    """Return a share that was asked for in percent; with more digits where one says nothing."""
+    return percent(fraction) if 0.0005 <= fraction <= 0.9995 else f"{100 * fraction:.6g}"
+
+
 def in_percent(metrics: Sequence[Metric]) -> str:
     """Return the sentence that says which of these metrics tables show in percent."""
     return in_percent_are(

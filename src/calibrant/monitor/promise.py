@@ -28,7 +28,7 @@ from calibrant.core.text import counted
 from calibrant.decision.base import Decision, wilson
 from calibrant.decision.grouped import GroupedDecision
 from calibrant.decision.risk import RiskDecision
-from calibrant.evaluation.formatting import percent
+from calibrant.evaluation.formatting import percent, percent_asked
 from calibrant.monitor.sequential_tests import COUNT, Alarm, Evidence, change_point
 
 # By how much alternatives lie above the promise, in log odds.
@@ -80,7 +80,7 @@ class Promise:
     @property
     def in_words(self) -> str:
         """What is promised, as a clause."""
-        share = f"at most {percent(self.risk)} %"
+        share = f"at most {percent_asked(self.risk)} %"
         return {
             "error": f"{share} of the answered rows are wrong",
             "precision": f"{share} of the rows that are called so are of other classes",

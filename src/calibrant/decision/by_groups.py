@@ -146,8 +146,8 @@ def decide_by(
     if not large:
         raise InputError(
             f"{on.source}: no group is large enough; at {percent_asked(rate)} % and "
-            f"{percent(sure)} % sure it takes {needed} rows (clusters, where there are some), and the largest has "
-            f"{max(sizes.values())}"
+            f"{percent(sure)} % sure it takes {needed} rows (clusters, where there are some), and "
+            f"the largest has {max(sizes.values())}"
         )
     each_sure = 1 - (1 - sure) / len(large)
     found: dict[str, RiskDecision | SetDecision] = {}

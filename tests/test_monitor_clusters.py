@@ -377,3 +377,12 @@ def test_many_rows_of_counted_clusters_come_with_advice():
         monitor.update(said, right, clusters=clusters)
         assert f"{again} rows came after their cluster" in " ".join(str(monitor).split())
         assert ("--open-clusters" in str(monitor)) == advised
+
+
+def test_rows_of_which_no_cluster_is_finished_are_not_said_to_show_nothing():
+    said, right, names = documents(3)
+    monitor = cb.Monitor(open_clusters=5)
+    monitor.update(said, ~right, clusters=names)
+    assert str(monitor).startswith("No cluster is finished yet")
+    monitor.close_clusters()
+    assert "No cluster is finished" not in str(monitor)

@@ -43,13 +43,14 @@ class MonitorOptions:
     )
     alpha: float | None = option(
         None,
-        "Highest probability of a false alarm of the level test, over the whole stream. Default: "
-        "0.05.",
+        "Highest probability of a false alarm of the level test, over the whole stream, if rows "
+        "(with --cluster: clusters) don't depend on those before. Default: 0.05.",
         panel=TESTS,
     )
     average_run_length: float | None = option(
         None,
-        "Rows until a false alarm of the change test, on average, at least. Default: 100000.",
+        "Rows (with --cluster: clusters) until a false alarm of the change test, on average, at "
+        "least, if they don't depend on those before. Default: 100000.",
         metavar="ROWS",
         panel=TESTS,
     )

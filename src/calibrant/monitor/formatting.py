@@ -193,6 +193,11 @@ class MonitorFindings:
         if self.rows == self.begun:
             return "No row with an outcome since the tests started again."
         if not self.alarms:
+            if self.clusters is not None and not self.clusters.counted:
+                return (
+                    f"No cluster is finished yet, so the tests have counted none of "
+                    f"{counted(self.rows, 'row')}."
+                )
             tested = counted(self.rows - self.begun, "row")
             return (
                 f"No alarm in {tested}: nothing shows that the probability of any row is more "

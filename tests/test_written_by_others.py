@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import calibrant as cb
-from calibrant.core.errors import LabelFormWarning, PredictionsError
+from calibrant.core.errors import InputError, LabelFormWarning, PredictionsError
 from calibrant.files import ReadOptions, read_predictions, write_predictions
 from calibrant.files.inspecting import inspect_file
 from calibrant.files.reading import PredictionFile
@@ -297,3 +297,51 @@ def test_decimal_commas_and_points_are_not_mixed(tmp_path: Path) -> None:
     path.write_text(text.replace("0.", "0,").replace("1,234", "1.234"))
     with pytest.raises(PredictionsError, match=r"line 2, column 'weight': .* found '1.234'"):
         read_predictions(path)
+
+
+# --- what ended in an exception of Python's
+
+
+def test_files_of_a_folder_with_other_numbers_of_features_are_one_sentence(tmp_path: Path) -> None:
+    labels = np.where(np.arange(50) % 5, LABELS, 0)
+    for number, width in enumerate([4, 3]):
+        features = RNG.normal(size=(50, width))
+        rows = cb.Predictions.from_logits(LOGITS, labels, features)
+        write_predictions(rows, tmp_path / f"{number}.npz")
+    parts = [read_predictions(tmp_path / f"{number}.npz") for number in (0, 1)]
+    with pytest.raises(PredictionsError, match=r"has 3 features, but .* has 4"):
+        cb.Predictions.concatenate(parts)
+    shards = cb.Shards(tmp_path)
+    engine = cb.scale.Engine("processes", 1)
+    fitted = cb.TemperatureScaling().fit_predictions(shards, engine=engine)
+    logits, labels = np.tile(LOGITS, (2, 1)), np.tile(labels, 2)
+    assert fitted.beta_ == pytest.approx(cb.TemperatureScaling().fit(logits, labels).beta_)
+
+
+@pytest.mark.parametrize("asked", [None, "z"])
+def test_a_network_of_one_log_odds_is_refused_with_what_it_has_to_give(
+    asked: str | None, tmp_path: Path
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    helper, floats = onnx.helper, onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node("ReduceSum", ["x", "axes"], ["z"], keepdims=1)],
+        "network",
+        [helper.make_tensor_value_info("x", floats, ["n", 5])],
+        [helper.make_tensor_value_info("z", floats, ["n", 1])],
+        [helper.make_tensor("axes", onnx.TensorProto.INT64, [1], [1])],
+    )
+    opset = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "n.onnx")
+    rows = cb.Predictions.from_binary(LOGITS[:, 0], (LABELS == 0) * 1, kind="logit")
+    fitted = cb.posthoc.make_calibrator("platt").fit_predictions(rows)
+    with pytest.raises(InputError, match="as two columns, 0 and z"):
+        fitted.to_onnx(behind=tmp_path / "n.onnx", output=asked)
+
+
+def test_a_state_without_a_name_is_refused(tmp_path: Path) -> None:
+    from calibrant.cli.entry_point import run
+
+    rows = cb.Predictions.from_logits(LOGITS, LABELS)
+    write_predictions(rows, tmp_path / "a.npz")
+    assert run(["calibrant", "monitor", str(tmp_path / "a.npz"), "--state", ""]) == 2

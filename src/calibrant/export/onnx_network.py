@@ -323,6 +323,13 @@ def _picked(
     """Return the output that has so many columns, or that is asked for."""
     listed = ", ".join(map(str, outputs)) or "none"
     wanted = f"the calibrator was fitted for {width} {what}"
+    log_odds = width == 2 and what == "classes" and any(one.fits(1) for one in outputs)
+    event = (
+        "; it takes the log odds z of an event as two columns, 0 and z, which the network has to "
+        "give: torch.cat([torch.zeros_like(z), z], 1)"
+        if log_odds
+        else ""
+    )
     if asked is not None:
         for one in outputs:
             if one.name == asked:
@@ -330,7 +337,7 @@ def _picked(
                     return one
                 raise InputError(
                     f"{source}: its output is {one}, but {wanted} and needs floats "
-                    f"of shape (N, {width})"
+                    f"of shape (N, {width}){event}"
                 )
         raise InputError(f"{source}: has no output '{asked}' (of {option}); it has: {listed}")
     found = [one for one in outputs if one.fits(width)]
@@ -340,7 +347,7 @@ def _picked(
     advice = f"; name the right one by {option}" if any(o.may_fit(width) for o in outputs) else ""
     raise InputError(
         f"{source}: {how_many} known to be floats of shape (N, {width}), and {wanted}; "
-        f"it has: {listed}{advice}"
+        f"it has: {listed}{advice}{event}"
     )
 
 

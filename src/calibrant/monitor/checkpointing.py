@@ -183,6 +183,8 @@ def only_one(state: Path | None) -> Generator[None]:
     if state is None:
         yield
         return
+    if not state.name:
+        raise InputError(f"'{state}' is no name of a file for the state")
     lock = state.with_name(f".{state.name}.lock")
     handle = _lock(state, lock)
     try:

@@ -84,6 +84,10 @@ def _check_alike(first: RowTable, part: RowTable) -> None:
     if namespace(part.scores) is not namespace(first.scores):
         here, there = (_library(rows.scores) for rows in (part, first))
         raise refuse(f"holds arrays of {here}", f"holds those of {there}")
+    if part.features is not None and first.features is not None:
+        wide = [int(rows.features.shape[1]) for rows in (part, first) if rows.features is not None]
+        if wide[0] != wide[1]:
+            raise refuse(f"has {wide[0]} features", f"has {wide[1]}")
     for name, called in ALL_OR_NONE.items():
         has = [getattr(rows, name) is not None for rows in (part, first)]
         if has[0] != has[1]:

@@ -293,7 +293,7 @@ def first_rows(shards: Shards, broken: dict[str, str] | None = None) -> Predicti
             break
     if not held:
         raise InputError(f"{shards.source}: no file could be read")
-    rows = Predictions.concatenate(held).only_logits()
+    rows = Predictions.concatenate([part.only_logits() for part in held])
     if rows.weights is not None and not rows.weights.any():
         return replace(rows, weights=None)  # it is no more than a guess
     return rows.counted

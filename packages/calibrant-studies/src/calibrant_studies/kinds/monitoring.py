@@ -288,7 +288,8 @@ class AlarmsOnImages(NetworkKind):
             for severity, (confidence, correct) in zip(SEVERITIES, parts[1:], strict=True)
         }
         monitor = Monitor()
-        monitor.update(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        said, right = (np.concatenate(column) for column in zip(*parts, strict=True))
+        monitor.update(said, right)
         for name, alarm in monitor.alarms.items():
             values[name] = {"value": alarm.row}
         change = monitor.alarms.get("change")

@@ -110,6 +110,16 @@ def test_rows_without_a_zero_and_logits_have_no_floor():
     np.testing.assert_allclose(after, forest(4)[1].scores, atol=1e-12)
 
 
+def test_the_floor_of_very_many_rows_knows_no_order_of_them_either(monkeypatch):
+    monkeypatch.setattr("calibrant.posthoc.placing.FLOOR_ROWS", 120)
+    fit, _ = forest(3)
+    floors = set()
+    for seed in range(4):
+        rows = fit.take(np.random.default_rng(seed).permutation(fit.n))
+        floors.add(make_calibrator("temperature").fit_predictions(rows).placing_)
+    assert len(floors) == 1
+
+
 def test_the_floor_knows_no_order_of_rows_nor_names_of_classes():
     fit, _ = forest(4)
     usual = cb.TemperatureScaling().fit_predictions(fit)

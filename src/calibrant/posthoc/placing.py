@@ -127,17 +127,17 @@ def _floor_of(rows: Predictions) -> tuple[float] | None:
     if not (probs == 0).any():
         return None
     usual = half_of_least(probs)
-    step = -(-rows.n // FLOOR_ROWS)
-    probs, labels = probs[::step], rows.labels[::step]
-    weights = None if rows.weights is None else rows.weights[::step]
 
     def summary(floor: float) -> RowSummary:
         return summarize(np.log(np.maximum(probs, floor)), labels, weights=weights)
 
+    labels, weights = rows.labels, rows.weights
     first = summary(usual)
-    order = np.lexsort((first.label_gap, first.margin))
-    fold = np.empty(len(order), dtype=np.int64)
-    fold[order] = np.arange(len(order)) % FLOOR_FOLDS  # no matter in which order rows come
+    # Rows and their folds are chosen no matter in which order they come.
+    chosen = np.lexsort((first.label_gap, first.margin))[:: -(-rows.n // FLOOR_ROWS)]
+    probs, labels = probs[chosen], labels[chosen]
+    weights = None if weights is None else weights[chosen]
+    fold = np.arange(len(chosen)) % FLOOR_FOLDS
     floors = np.geomspace(usual, max(usual, HIGHEST_FLOOR), FLOORS).tolist()
     means = [mean(_held_out(summary(floor), fold), weights) for floor in floors]
     return (floors[int(np.argmin(means))],)

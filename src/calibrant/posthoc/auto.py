@@ -114,8 +114,8 @@ class AutoCalibrator(Calibrator):
         >>> list(auto.steps_)
         ['temperature']
         >>> print(auto.fit_report_.notes[0])
-        took temperature without a contest: 100 calibration rows, where
-        a choice takes at least 150
+        took temperature without comparing methods: 100 calibration rows, and
+        a choice needs at least 150
     """
 
     method: ClassVar[str] = "auto"

@@ -39,6 +39,8 @@ METRICS: dict[str, Normalisation] = {
     "acc_norm_token": "tokens",
     "truthfulqa_mc1": "none",
 }
+# With these stand log-likelihoods without the question behind the others.
+WITHOUT = {name for name, how in METRICS.items() if how == "unconditional"}
 # Those of generated texts.
 ACCURACIES = ("exact_match", "acc", "prompt_level_strict_acc", "extractive_match", "em")
 TEXT_OF: dict[Normalisation, str] = {
@@ -117,8 +119,7 @@ def question_of(place: str, row: Row) -> Question | str:
     contexts, texts = _arguments(row.get("arguments"))
     without = None
     empty = [not context for context in contexts]
-    aside = any(how == "unconditional" and name in row for name, how in METRICS.items())
-    if aside and len(logs) % 2 == 0:
+    if not WITHOUT.isdisjoint(row) and len(logs) % 2 == 0:
         half = np.arange(len(logs)) >= len(logs) // 2
         if len(empty) == len(logs) and sum(empty) == len(logs) // 2:
             half = np.array(empty)
@@ -159,7 +160,9 @@ def _arguments(arguments: Any) -> tuple[list[str], list[str]]:
 
 def _by_index(question: Question) -> int | list[int] | None:
     target = question.row.get("target")
-    if isinstance(target, str):
+    if isinstance(target, str) and target.strip().isdecimal():
+        target = int(target)
+    elif isinstance(target, str):
         with suppress(ValueError, SyntaxError):
             target = ast.literal_eval(target.strip())
     several = as_list(target) or [target]
@@ -222,6 +225,7 @@ def right_choices(
     ways += [partial(_by_field, field=field, first=i) for field in FIELDS for i in (0, 1)]
     ways.append(_by_metric)
     best: list[tuple[Question, str]] | None = None
+    metrics = _metrics(questions)
     for way in ways:
         golds = [gold for q in questions if (gold := way(q)) is not None and _inside(gold, q)]
         if len(golds) < len(questions):
@@ -230,7 +234,7 @@ def right_choices(
             wrong = [
                 (question, name)
                 for question, gold in zip(questions, golds, strict=True)
-                for name in METRICS
+                for name in metrics
                 if not question.agrees(name, gold, delimiter)
             ]
             if not wrong:
@@ -252,6 +256,11 @@ def right_choices(
     )
 
 
+def _metrics(questions: Sequence[Question]) -> list[str]:
+    """Return the metrics of being right that some row has."""
+    return [name for name in METRICS if any(name in question.row for question in questions)]
+
+
 def _inside(gold: int | list[int], question: Question) -> bool:
     return isinstance(gold, list) or 0 <= gold < len(question.logs)
 
@@ -266,7 +275,8 @@ class LmEval(LogFormat):
         first = file.first
         if "doc_id" in first and ("filtered_resps" in first or "resps" in first):
             return True
-        return {"results", "configs", "n-shot"} <= first.keys()
+        inline = bool(as_object(first.get("samples")))
+        return "results" in first and (inline or {"configs", "n-shot"} <= first.keys())
 
     def tasks(self, file: LogFile) -> tuple[Iterator[tuple[str, Places]], str]:
         """Return the tasks of a file with their rows and where each stands, and the version."""
@@ -332,10 +342,9 @@ class LmEval(LogFormat):
                 f"{task or file.name} doesn't name the right choices; of two choices they follow "
                 "from 'acc', which is then no check of them."
             )
-        how = options.normalise
+        how, metrics = options.normalise, _metrics(questions)
         if how is None:
-            own = [name for name in METRICS if name in questions[0].row]
-            how = METRICS[own[0]] if own else "none"
+            how = METRICS[metrics[0]] if metrics else "none"
         for question, gold in zip(questions, golds, strict=True):
             scores = question.scored(how, delimiter)
             if scores is None:
@@ -347,7 +356,7 @@ class LmEval(LogFormat):
             if np.isneginf(scores[gold]):
                 table.leave_out("the right choice has a log-likelihood of -inf", 0.0)
                 continue
-            for name in METRICS:
+            for name in metrics:
                 if question.metric(name) is not None:
                     used[name] = used.get(name, 0) + 1
             used[TEXT_OF[how]] = 1

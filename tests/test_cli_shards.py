@@ -60,7 +60,7 @@ def test_several_files_are_one_set_for_measure_and_several_for_compare_unless_as
     assert {name: measured["n"] for name, measured in found.items()} == dict.fromkeys(files, 500)
     alone = json.loads(call(capsys, "measure", files[1], *drawn, "--json", "-").out)
     assert found[files[1]] == alone
-    for words, odd in ((("shards",), "is no file"), ((files[0], "--report", "a.html"), "--each")):
+    for words, odd in ((("shards",), "is neither"), ((files[0], "--report", "a.html"), "--each")):
         refused = call(capsys, "measure", *words, "--each")
         assert refused.code == 2
         assert odd in refused.err

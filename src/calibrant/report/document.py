@@ -227,16 +227,16 @@ def _method(one: Shown, metrics: Sequence[str], labels: IntArray) -> Document:
             "threshold": short(risk.threshold, 6),
             "accepted": risk.accepted.tolist(),
             "wrong": risk.wrong.tolist(),
-            "bound": short(risk.bound(level), 4),
+            "bound": short(risk.bound(level), 3),
         },
         "margin_groups": [
             {
                 "margin": short(np.array(group.margin)),
                 "rows": group.rows,
-                "confidence": group.confidence,
-                "accuracy": group.accuracy,
-                "low": group.low,
-                "high": group.high,
+                "confidence": _shortened(group.confidence),
+                "accuracy": _shortened(group.accuracy),
+                "low": _shortened(group.low),
+                "high": _shortened(group.high),
                 "points": _points(group.points),
             }
             for group in groups
@@ -300,8 +300,12 @@ def _margin_histogram(margin: NDArray[Any]) -> Document:
 
 def short(values: NDArray[Any], digits: int = 5) -> list[float | int | None]:
     """Return numbers with few digits, whole ones as int, and NaN as None."""
-    rounded = [float(f"{value:.{digits}g}") for value in values.tolist()]
-    return [None if v != v else int(v) if v.is_integer() else v for v in rounded]
+    return [_shortened(value, digits) for value in values.tolist()]
+
+
+def _shortened(value: float, digits: int = 5) -> float | int | None:
+    found = float(f"{value:.{digits}g}")
+    return None if found != found else int(found) if found.is_integer() else found
 
 
 def comparison_document(comparison: Comparison, names: RowNames = UNNAMED) -> Document:
@@ -420,13 +424,16 @@ def _add_part(
     """Add to a method's entry what the comparison knows of it."""
     found = {name: comparison.differences_by(name)[part.name] for name in metrics}
     sets = comparison.may_be_best
+    headlines = {name: typeset(_headline(part, comparison, name)) for name in metrics}
+    usual = headlines[comparison.rank_by]
     for name, words in entry["words"].items():
         best, may_be = part.name == comparison.best_by(name), part.name in sets.get(name, ())
         words |= _rank_words(part.evaluation[name], found[name], best=best, may_be_best=may_be)
     kind = type(part.calibrator)
     entry |= {
         "numbers": _numbers(part.evaluation),
-        "headlines": {name: typeset(_headline(part, comparison, name)) for name in metrics},
+        "headline": usual,
+        "headlines": {name: said for name, said in headlines.items() if said != usual},
         "stands_for": title_of(kind),
         "method": part.calibrator.method,
         "formula": formula_of(kind),

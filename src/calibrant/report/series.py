@@ -27,7 +27,7 @@ from calibrant.metrics.bins import DEFAULT_BINS, BinSums, Strategy, bin_edges, m
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.scoring import RowScores
 
-CURVE_POINTS = 200
+CURVE_POINTS = 160
 HISTOGRAM_BINS = 30
 # Wide enough to be calm at a few thousand rows, narrow against the range where diagrams bend.
 SMOOTHING_WIDTH = 0.04

@@ -80,7 +80,7 @@ def _digest(rows: RowSummary) -> tuple[FloatArray, ...]:
     """
     gaps = rows.mean_gap, rows.label_gap, rows.margin
     _, octave = np.frexp(max(float(gap.max(initial=0.0)) for gap in gaps))
-    grain = RESOLUTION * 2.0 ** int(octave)
+    grain = np.ldexp(RESOLUTION, octave)
     # Logits often lie on a grid of decimals, whose middles a grain in thirds doesn't meet.
     mean, label, margin = (np.floor(gap / grain + 1 / 3) for gap in gaps)
     return mean, label, margin

@@ -294,7 +294,7 @@ function drawHeading() {
   if (state.metric === null) return;
   const method = byName[state.after];
   // The headline is of the recommended method, or of another one that is looked at.
-  const own = state.after === doc.after ? undefined : method.headlines?.[state.metric];
+  const own = state.after === doc.after ? undefined : method.headlines?.[state.metric] ?? method.headline;
   document.querySelector("h1").textContent = own ?? doc.words_by[state.metric].headline;
   document.title = `Calibration of ${doc.source}, ${method.name}`;
   byId("shown").innerHTML = `<b>${escapeText(method.name)}</b>${method.numbers ? `, ${escapeText(method.numbers)}` : ""}`;

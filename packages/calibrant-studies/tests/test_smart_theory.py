@@ -11,7 +11,7 @@ from scipy.optimize import brentq, linprog
 from scipy.sparse import diags_array, vstack
 
 from calibrant.core.errors import InputError
-from calibrant.posthoc.temperature.smart import theory
+from calibrant_studies import smart_theory as theory
 
 LAWS = settings(deadline=None, max_examples=100, derandomize=True)
 SEEDS = st.integers(0, 2**32 - 1)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import binom
 
 from calibrant.cli import main
 from calibrant.comparison.compare import compare
@@ -345,11 +346,16 @@ def test_the_page_counts_the_bins_that_it_draws(page, plain: Plain):
 def test_the_page_counts_what_a_threshold_accepts(page, plain: Plain):
     risk = page["methods"][0]["risk"]
     assert risk["accepted"][-1] == plain.n
-    for threshold, accepted, wrong in zip(*risk.values(), strict=True):
+    points = zip(*(risk[name] for name in ("threshold", "accepted", "wrong", "bound")), strict=True)
+    for threshold, accepted, wrong, bound in points:
         taken = plain.c >= threshold - 1e-6
         assert abs(taken.sum() - accepted) <= 1  # the threshold is written with six digits
         least = np.sort(plain.c)[-accepted]
         assert wrong == (~plain.right[plain.c >= least]).sum()
+        # Clopper and Pearson's bound: so few wrong ones or fewer have a chance of 5 % there.
+        ends = bound * np.array([1.01, 0.99])  # it is written with three digits
+        lower, upper = binom.cdf(wrong, accepted, np.minimum(ends, 1))
+        assert lower < 0.05 < upper
 
 
 def test_the_page_counts_by_class_and_by_margin(page, plain: Plain, rows: Labelled):

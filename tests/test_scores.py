@@ -89,7 +89,7 @@ def test_only_metrics_of_ranks_are_measured_and_others_say_what_to_do():
     assert set(found.results) | set(found.skipped) >= {
         name for name, metric in all_metrics().items() if not metric.of_positive
     }
-    assert "no probabilities" in found.headline()
+    assert "aren't probabilities" in found.headline()
     assert found.as_dict()["state"] == "no probabilities"
     order = np.argsort(-FIT.scores)
     errors = np.cumsum(1 - FIT.labels[order])

@@ -233,10 +233,10 @@ def _method(one: Shown, metrics: Sequence[str], labels: IntArray) -> Document:
             {
                 "margin": short(np.array(group.margin)),
                 "rows": group.rows,
-                "confidence": _shortened(group.confidence),
-                "accuracy": _shortened(group.accuracy),
-                "low": _shortened(group.low),
-                "high": _shortened(group.high),
+                "confidence": group.confidence,
+                "accuracy": group.accuracy,
+                "low": group.low,
+                "high": group.high,
                 "points": _points(group.points),
             }
             for group in groups
@@ -300,12 +300,8 @@ def _margin_histogram(margin: NDArray[Any]) -> Document:
 
 def short(values: NDArray[Any], digits: int = 5) -> list[float | int | None]:
     """Return numbers with few digits, whole ones as int, and NaN as None."""
-    return [_shortened(value, digits) for value in values.tolist()]
-
-
-def _shortened(value: float, digits: int = 5) -> float | int | None:
-    found = float(f"{value:.{digits}g}")
-    return None if found != found else int(found) if found.is_integer() else found
+    rounded = [float(f"{value:.{digits}g}") for value in values.tolist()]
+    return [None if v != v else int(v) if v.is_integer() else v for v in rounded]
 
 
 def comparison_document(comparison: Comparison, names: RowNames = UNNAMED) -> Document:

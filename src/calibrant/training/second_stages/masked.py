@@ -284,7 +284,7 @@ class HeadRetraining(SecondStage):
     """
 
     method: ClassVar[str] = "retrain"
-    words: ClassVar[str] = "a fresh linear head and nothing else: the control"
+    words: ClassVar[str] = "a new linear head, as the control"
 
     momentum: float = argument(0.9, at_least=0, below=1)
     weight_decay: float = argument(5e-4, at_least=0)

@@ -129,7 +129,7 @@ class VariationalTwoStageTraining(TwoStageTraining):
     """
 
     method: ClassVar[str] = "v-tst"
-    words: ClassVar[str] = "a deeper head whose code of a row is drawn at random: variational"
+    words: ClassVar[str] = "a deeper variational head, which draws the code of a row at random"
 
     samples: int = argument(10, at_least=1)
 

@@ -323,10 +323,10 @@ def test_compare_two_files(run, folder, tmp_path):
     outcome = run(*arguments)
     assert (outcome.code, outcome.err) == (0, "")
     assert plain(outcome.out)
-    shown = re.findall(r"^([a-z-]+)\*? +\d", outcome.out, flags=re.M)
+    shown = re.findall(r"^([a-z-]+)\*? +[\d.]+\+? +\d", outcome.out, flags=re.M)
     assert len(shown) < len(METHODS) / 2
     every = run(*arguments, "--all").out
-    assert set(re.findall(r"^([a-z-]+)\*? +\d", every, flags=re.M)) == set(METHODS)
+    assert set(re.findall(r"^([a-z-]+)\*? +[\d.]+\+? +\d", every, flags=re.M)) == set(METHODS)
     document = json.loads(run(*arguments, "--json", "-").out)
     assert {m["method"] for m in document["methods"]} == set(METHODS)
     assert document["fit"] == str(folder / "val.npz")

@@ -185,7 +185,7 @@ def test_wrong_rows_whose_confidence_is_1_are_counted():
 def test_auto_is_recommended_where_it_may_be_best_and_the_lowest_likelihood_elsewhere():
     sharp, auto = of("sharp", nll=0.3, ece=0.2), of("auto", nll=0.305, ece=0.3, parameters=90)
     assert decide([sharp, auto], LEVEL).recommended == "auto"
-    assert " may have the lowest NLL: 0.3050, and sharp has 0.3000" in str(
+    assert " may have the lowest NLL: 0.3050 (sharp has 0.3000)" in str(
         decide([sharp, auto], LEVEL)
     )
     assert decide([sharp, of("auto", nll=0.5, ece=0.0)], LEVEL).recommended == "sharp"
@@ -218,7 +218,11 @@ def test_alternatives_keep_classes_are_simple_or_calibrated_and_state_their_pric
     assert price.value == pytest.approx(0.04)
     assert price.low < 0.04 < price.high
     assert verdict.or_else.startswith("To keep every predicted class, use keeper: NLL +0.0400 (")
-    assert "The simplest within 0.001 is small (2 parameters): NLL " in verdict.or_else
+    simplest = "The simplest with NLL at most 0.001 higher is small (2 parameters): NLL "
+    assert simplest in verdict.or_else
+    both = decide([sharp, of("small", nll=0.3005, ece=0.2, parameters=2)], LEVEL).or_else
+    assert both.startswith("To keep every predicted class, use small, the simplest with NLL at ")
+    assert both.count("small") == both.count("NLL +") == 1
     # A margin of nothing leaves no simpler one, a wide one the simplest of all.
     assert "simplest" not in prices(decide([sharp, small], LEVEL, margin=0.0))
     tiny = of("tiny", nll=0.5, ece=0.2, parameters=1)

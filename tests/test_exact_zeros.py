@@ -90,7 +90,7 @@ def test_the_floor_is_half_of_a_vote_or_more_and_costs_honest_rows_nothing():
     scaling = cb.TemperatureScaling().fit_predictions(fit)
     (floor,) = scaling.placing_
     assert half_of_least(np.asarray(fit.scores)) <= floor <= HIGHEST_FLOOR * (1 + 1e-9)
-    assert "exactly 0 are raised to" in " ".join(scaling.fit_report_.notes)
+    assert "exactly 0 counts as" in " ".join(scaling.fit_report_.notes)
     # Zeros of a class that no row is of: nothing speaks for a floor above the least there is.
     honest = cb.synthetic.tempered(2000, 3, temperature=1.0).predictions
     logits = np.concatenate([honest.logits, np.full((2000, 1), -200.0)], axis=1)

@@ -24,6 +24,7 @@ from calibrant.core.errors import (
     SharedRowsWarning,
 )
 from calibrant.files import ReadOptions, read_predictions
+from calibrant.predictions.constructors import RowTable
 from calibrant.predictions.copied_rows import shared_rows
 from calibrant.predictions.plausibility import Look, look
 
@@ -217,6 +218,7 @@ def test_what_is_wrong_goes_by_one_word() -> None:
     assert finding(of(np.round(PROBS, 3), LABELS)) == "units"
     assert finding(of(-np.log(PROBS), LABELS)) == "units"
     assert finding(of(np.tile(LOGITS, (2, 1)), np.tile(LABELS, 2))) == "copies"
+    assert look(RowTable.from_logits(np.tile(LOGITS, (2, 1)), None)) == []
     for extra in (LOGITS.max(axis=1), LOGITS.sum(axis=1), LOGITS.argmax(axis=1), np.arange(ROWS)):
         added = np.concatenate([LOGITS, extra[:, None]], axis=1)
         assert finding(of(added, LABELS)) == "derived column"

@@ -265,12 +265,12 @@ def test_no_option_goes_by_another_word():
     assert other_words(options) == {"classes"}
 
 
-def test_a_line_never_breaks_between_a_number_and_its_per_cent_sign():
+def test_a_line_never_breaks_within_a_number_or_before_its_per_cent_sign():
     for before in range(60, 81):
-        text = f"{'x' * before} 33.1 % of rows, {'y' * 70} 5 %"
+        text = f"{'x' * before} 33.1 % of rows, {'y' * 70} 5 %, {'z' * 60} 1 200 000 rows, 3 of 10"
         lines = wrap(text).splitlines()
         assert " ".join(lines) == text
-        assert not any(line.startswith("%") for line in lines)
+        assert not any(line.startswith(("%", "200", "000")) for line in lines)
 
 
 # Options that mean something else in another command, and what.

@@ -16,7 +16,7 @@ from calibrant.comparison.verdict import (
 )
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
-from calibrant.core.text import counted, listed, wrap
+from calibrant.core.text import counted, listed, names_by_text, wrap
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.formatting import in_percent, sentence, show, with_interval
 from calibrant.evaluation.results import (
@@ -307,10 +307,7 @@ class Comparison(Result):
 
 def _said_of_each(said: Iterable[tuple[str, str]], verb: str = "") -> str:
     """Return a paragraph for each text, with the names of all that it was said of."""
-    names: dict[str, list[str]] = {}
-    for name, text in said:
-        names.setdefault(text, []).append(name)
-    return "\n".join(wrap(f"{', '.join(group)}{verb}: {text}") for text, group in names.items())
+    return "\n".join(wrap(f"{names}{verb}: {text}") for text, names in names_by_text(said).items())
 
 
 def change(

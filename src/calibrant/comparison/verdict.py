@@ -388,8 +388,7 @@ def _why(
         text = f"{subject} has the lowest {metric.title}: {value}"
     else:
         best = with_unit(metric, lowest.evaluation[score].value)
-        text = f"{subject} may have the lowest {metric.title}: {value}, and {lowest.name} has "
-        text += best
+        text = f"{subject} may have the lowest {metric.title}: {value} ({lowest.name} has {best})"
     if own is not None:
         difference = _difference(chosen, own, score, level)
         text += f"; that is {compared(metric, difference.ends)} than {own.name}"
@@ -413,21 +412,23 @@ def _why(
 def _or_else(
     found: Sequence[Alternative], methods: Mapping[str, ComparedMethod], score: str, margin: float
 ) -> str:
-    """Return the sentences of the alternatives."""
-    said: list[str] = []
+    """Return the sentences of the alternatives, one a method, each with its price."""
+    said: dict[str, str] = {}
     for each in found:
-        method = methods[each.name]
+        method, name = methods[each.name], each.name
         result = method.evaluation[score]
-        name, price = each.name, _price(each.price, result)
         if each.reason == "keeps classes":
-            said.append(f"To keep every predicted class, use {name}: {price}.")
+            first, more = f"To keep every predicted class, use {name}", "keeps every class"
         elif each.reason == "simplest":
-            parameters = counted(method.calibrator.n_parameters, "parameter")
-            said.append(f"The simplest within {margin:g} is {name} ({parameters}): {price}.")
+            own = f"({counted(method.calibrator.n_parameters, 'parameter')})"
+            what = f"the simplest with {result.metric.title} at most {margin:g} higher"
+            first, more = f"{sentence(what)[:-1]} is {name} {own}", f"{what} {own}"
         elif each.reason == "lowest ece":
             ece = method.evaluation[CALIBRATION]
-            said.append(
-                f"{name} has a lower {ece.metric.title}, {with_unit(ece.metric, ece.value)}: "
-                f"{price}."
-            )
-    return " ".join(said)
+            lower = f"a lower {ece.metric.title}, {with_unit(ece.metric, ece.value)}"
+            first, more = f"{name} has {lower}", f"with {lower}"
+        else:
+            continue
+        said[name] = f"{said[name]}, {more}" if name in said else first
+    prices = {each.name: _price(each.price, methods[each.name].evaluation[score]) for each in found}
+    return " ".join(f"{text}: {prices[name]}." for name, text in said.items())

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 TERMINAL_WIDTH = 80
 # The space that no line breaks at.
 NO_BREAK = "\u00a0"
+# Spaces before a per cent sign, and between thousands.
+WITHIN_NUMBERS = re.compile(r" (?=%)|(?<=\d) (?=\d{3}(?!\d))")
 
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], labels: int = 1) -> str:
@@ -30,10 +33,10 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], labels: int
 
 
 def wrap(text: str) -> str:
-    """Return a paragraph broken at 80 columns, never between a number and its per cent sign."""
-    joined = text.replace(" %", f"{NO_BREAK}%")
+    """Return a paragraph broken at 80 columns, never within a number as 95 % or 100 000."""
+    joined = WITHIN_NUMBERS.sub(NO_BREAK, text)
     lines = textwrap.fill(joined, TERMINAL_WIDTH, break_long_words=False, break_on_hyphens=False)
-    return lines.replace(f"{NO_BREAK}%", " %")
+    return lines.replace(NO_BREAK, " ")
 
 
 def on_one_line(text: str) -> str:
@@ -70,6 +73,20 @@ def shortened(words: Sequence[str], most: int = 5) -> str:
 def listed(words: Sequence[str]) -> str:
     """Return "a, b and c"."""
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+
+
+def names_by_text(said: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return each text once, with the names of all that it was said of.
+
+    Examples:
+        >>> from calibrant.core.text import names_by_text
+        >>> names_by_text([("a", "too few rows"), ("b", "no labels"), ("c", "too few rows")])
+        {'too few rows': 'a, c', 'no labels': 'b'}
+    """
+    names: dict[str, list[str]] = {}
+    for name, text in said:
+        names.setdefault(text, []).append(name)
+    return {text: ", ".join(group) for text, group in names.items()}
 
 
 def strict_json(document: Any, **form: Any) -> str:

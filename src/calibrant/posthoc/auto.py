@@ -14,7 +14,7 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import InputError
 from calibrant.core.fit_report import FitReport
-from calibrant.core.text import names_in
+from calibrant.core.text import names_by_text, names_in
 from calibrant.posthoc import model_selection
 from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import as_type, scores_behind
@@ -212,7 +212,8 @@ class AutoCalibrator(Calibrator):
             weights = weights_by_likelihood(entered, folds, fallback)
             note = sentence_of_weights(weights, entered, self.loss, how, fallback)
         notes = (note, ranking.all_scores(self.loss))
-        notes += tuple(f"left out {n}: {why}" for n, why in left_out.items() if n in named)
+        missing = names_by_text((n, why) for n, why in left_out.items() if n in named)
+        notes += tuple(f"left out {names}: {why}" for why, names in missing.items())
         if some is not predictions:
             notes += (f"the methods were compared on {some.n} of {predictions.n} rows",)
         return self._keep(weights, trials, first, predictions, some, notes)

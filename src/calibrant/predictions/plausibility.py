@@ -93,7 +93,9 @@ class Look:
             self._parts.append(_some(rows, self._places[low:high] - self.at))
         if rows.binary and self.at < ROWS:
             self._first.append(to_numpy(rows.scores[: ROWS - self.at, 1]))
-        if not (rows.top_only or rows.binary) and rows.grid is None:
+        # Copies matter to intervals and splits, so rows without labels may be there twice.
+        labelled = rows.known_labels is not None and rows.grid is None
+        if labelled and not (rows.top_only or rows.binary):
             self._bits.append(digests(rows, 1 + self.n // COPIES))
         self.at += rows.n
 
@@ -572,9 +574,10 @@ def _copies(bits: list[NDArray[np.uint64]], seen: _Seen) -> Iterator[Finding]:
         return
     yield Finding(
         "copies",
-        f"{copies / len(every):.1%} of the rows are copies of other rows, with the same label: "
-        "intervals are too narrow, and a split puts copies on both sides; leave copies out, or "
-        "put the copies of a row into one cluster (--cluster)",
+        f"{copies / len(every):.1%} of the rows have the scores and the label of another row. If "
+        "they are copies, intervals are too narrow, and a split puts copies on both sides: leave "
+        "them out, or put the copies of a row into one cluster (--cluster). A model with few "
+        "distinct outputs, such as a small forest, gives such rows by itself",
     )
 
 

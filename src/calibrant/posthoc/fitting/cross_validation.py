@@ -311,6 +311,7 @@ def difference_of_losses(
 
 
 FOLDS = 5
+NOT_CLEARLY_BETTER = "cross-validation shows no clear gain over one temperature"
 NO_CLEAR_GAIN = "took one temperature: cross-validation shows no clear gain over it"
 
 

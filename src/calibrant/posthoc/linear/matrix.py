@@ -29,6 +29,7 @@ from calibrant.posthoc.array_ops import centred, largest, still_masked, sums
 from calibrant.posthoc.facts import LINEAR, Facts
 from calibrant.posthoc.fitting.cross_validation import (
     NO_CLEAR_GAIN,
+    NOT_CLEARLY_BETTER,
     Worth,
     clearly_lower,
     fold_numbers,
@@ -476,7 +477,7 @@ class RidgeMatrixScaling(PenalisedMap):
         classes, clusters = predictions.n_classes or 0, predictions.clusters
         refuse_many_classes(self.method, classes, self.most_classes, often=True)
         if isinstance(predictions.temperature.warning, BoundaryWarning):
-            raise NotApplicableError(NO_CLEAR_GAIN)
+            raise NotApplicableError(NOT_CLEARLY_BETTER)
         fold = fold_numbers(predictions.summary, FOLDS, seed=0, clusters=clusters)
         held = np.cumsum(np.bincount(fold))
         some = fold <= max(int(np.searchsorted(held, ROWS_BEFORE_A_CONTEST)), 1)
@@ -504,7 +505,7 @@ class RidgeMatrixScaling(PenalisedMap):
             None if clusters is None else clusters[known],
         )
         if not clearly_lower(losses[known], single[known], int(fold.max()) + 1, worth):
-            raise NotApplicableError(NO_CLEAR_GAIN)
+            raise NotApplicableError(NOT_CLEARLY_BETTER)
         return replace(self, ridge=pull, inputs=inputs)
 
     def _fit(self, predictions: Predictions) -> FitReport:

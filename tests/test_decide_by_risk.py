@@ -15,7 +15,13 @@ from scripts.promise_of_risk import as_tested, draw, true_risks
 import calibrant as cb
 from calibrant.cli.app import app
 from calibrant.decision.base import DecidedRows, wilson
-from calibrant.decision.fixed_sequence import BettingTest, last_passed, risk_test, thresholds
+from calibrant.decision.fixed_sequence import (
+    BettingTest,
+    BinomialTest,
+    last_passed,
+    risk_test,
+    thresholds,
+)
 from calibrant.predictions.predictions import Predictions
 
 VAL, TEST = cb.load_sample("validation"), cb.load_sample("test")
@@ -23,29 +29,41 @@ SCALING = cb.TemperatureScaling().fit_predictions(VAL)
 GRID = thresholds()
 
 
-def by_hand(rows: DecidedRows, risk: float, sure: float) -> float | None:
-    """Return the threshold of fixed-sequence testing, one threshold after the other."""
-    taken, begun = None, False
-    answers = [int((rows.confidence >= threshold).sum()) for threshold in GRID]
-    # The first number of rows that could bear two errors, or one, if half of all rows are enough.
+def start_by_hand(answers: list[int], n: int, risk: float, chance: float) -> int:
+    """Return the place of the first number of rows that could bear two errors, or one, or none."""
     starts = [
-        next((k for k in answers if binom.cdf(e, k, risk) <= 1 - sure), len(rows.correct) + 1)
+        next((i for i, k in enumerate(answers) if binom.cdf(e, k, risk) <= chance), len(answers))
         for e in (2, 1, 0)
     ]
-    start = next((k for k in starts[:2] if k <= len(rows.correct) / 2), starts[2])
-    for threshold in GRID:
+    return next((i for i in starts[:2] if i < len(answers) and answers[i] <= n / 2), starts[2])
+
+
+def by_hand(rows: DecidedRows, risk: float, sure: float) -> float | None:
+    """Return the threshold of the fallback procedure, one threshold after the other."""
+    n, taken, in_hand = len(rows.correct), None, 0.0
+    answers = [int((rows.confidence >= threshold).sum()) for threshold in GRID]
+    start = start_by_hand(answers, n, risk, 1 - sure)
+    parts = {}
+    for quarter in (1, 2, 3):
+        at = next(i for i, k in enumerate(answers) if 4 * k >= quarter * n)
+        if at > start and binom.cdf(4, answers[at], risk) <= (1 - sure) / 100:
+            parts[at] = (1 - sure) / 100
+    if parts:
+        start = start_by_hand(answers, n, risk, (1 - sure) * (1 - len(parts) / 100))
+    parts[start] = parts.get(start, 0) + (1 - sure) * (1 - len(parts) / 100)
+    for place, threshold in enumerate(GRID):
+        in_hand += parts.get(place, 0)
         answered = rows.confidence >= threshold
         k, x = int(answered.sum()), int((answered & ~rows.correct).sum())
-        begun = begun or k >= start
-        if begun:
-            if binom.cdf(x, k, risk) > 1 - sure:
-                break
+        if in_hand > 0 and binom.cdf(x, k, risk) <= in_hand:
             taken = threshold
+        else:
+            in_hand = 0.0
     return taken
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from([20, 80, 400]), st.floats(0.01, 0.4))
+@given(st.integers(0, 10**6), st.sampled_from([20, 80, 400, 2000]), st.floats(0.01, 0.4))
 def test_the_threshold_is_that_of_testing_one_by_one(seed: int, n: int, risk: float) -> None:
     rows = draw(np.random.default_rng(seed), n, 1)
     seen = as_tested(rows)
@@ -73,6 +91,28 @@ def test_the_promise_holds_over_draws(size: int) -> None:
         broken += place is not None and truth[place] > 0.1
     # 33 of 200 have a chance of 0.2 % where a promise is broken just as often as it may be.
     assert broken <= 32
+
+
+def test_a_few_wrong_rows_among_the_most_confident_do_not_end_it() -> None:
+    odds = np.linspace(6, 0, 2000)
+    wrong = np.isin(np.arange(2000), [*range(0, 60, 6), *range(399, 2000, 400)])
+    rows = DecidedRows(TEST, 1 / (1 + np.exp(-odds)), ~wrong, None, np.arange(2000), None)
+    seen = as_tested(rows)
+    place = last_passed(seen, risk_test(seen, 0.95, 0), 0.03, 0.95)
+    assert place is not None
+    assert (rows.confidence >= GRID[place]).all()
+    alone = BinomialTest.of(seen).p_values(0.03, slice(0, len(GRID)))
+    assert alone[seen.counts[300]] > 0.05  # one sequence ends before the 300th row
+
+
+def test_sequences_together_go_wrong_no_more_often_than_promised() -> None:
+    rng, broken, draws = np.random.default_rng(6), 0, 1000
+    for _ in range(draws):
+        confidence = rng.choice([0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99], size=600)
+        right = rng.uniform(size=600) >= 0.1  # every threshold is at the risk itself
+        seen = as_tested(DecidedRows(TEST, confidence, right, None, np.arange(600), None))
+        broken += last_passed(seen, risk_test(seen, 0.9, 0), 0.1, 0.9) is not None
+    assert broken <= 128  # 10 % of 1000 and three standard deviations
 
 
 def test_a_threshold_at_the_measured_risk_breaks_it_in_half_of_the_draws() -> None:

@@ -1,10 +1,15 @@
 """Learn, then test: the last of a sequence of thresholds whose risk is shown to be low enough.
 
 Of each threshold of a fixed grid the hypothesis is that its risk R is above the wanted one. All
-are tested in a fixed order, at the level 1 - sure, until the first that isn't rejected; the last
-that was is taken. Whichever is the first true hypothesis, it is rejected with a probability of at
-most 1 - sure, so the promise holds with that of at least `sure`, over the rows that it was found on
-(fixed-sequence testing; Angelopoulos et al., "Learn then test", 2021).
+are tested in a fixed order until the first that isn't rejected; the last that was is taken
+(fixed-sequence testing; Angelopoulos et al., "Learn then test", 2021). A few wrong rows among the
+most confident would end that where most rows could be answered, so other sequences start further
+on, each with a part of the chance 1 - sure of going wrong. A sequence that gets to the start of the
+next one hands its part on; one that ends has spent it (the fallback procedure; Wiens, "A fixed
+sequence Bonferroni procedure for testing multiple endpoints", 2003). A true hypothesis is rejected
+at the parts of the sequences that have come to it. The first of them either is, or spends those
+parts, so that no part can go wrong twice: the promise holds with a probability of at least `sure`,
+over the rows that it was found on.
 
 A risk is a mean loss over the rows that count, such as the share of errors among answered rows.
 Losses of 0 and 1 of rows that count alike and stand alone are binomial, and the test is exact
@@ -19,6 +24,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -34,6 +40,9 @@ BLOCK, CELLS = 32, 1 << 22
 LARGEST_STAKE = 0.75
 # Errors that the first threshold could bear, as long as it counts no more than this share of rows.
 BORNE, EARLY = (2, 1), 0.5
+# Where later sequences start, as shares of the rows, what each has of what may go wrong, and the
+# errors that its first threshold must be able to bear.
+LATER, PART, SPARE = (0.25, 0.5, 0.75), 0.01, 4
 # Halvings of a bound.
 HALVINGS = 12
 
@@ -210,33 +219,55 @@ def risk_test(rows: Tested, sure: float, seed: int) -> RiskTest:
 def last_passed(
     rows: Tested, test: RiskTest, risk: float, sure: float, times: int = 1
 ) -> int | None:
-    """Return the place of the threshold that fixed-sequence testing ends at, or None.
+    """Return the place of the last threshold that passes, or None.
 
-    It starts at the first threshold that could pass with two errors, or with one or none where that
-    would take more than half of the rows. One that can't pass would end the sequence whatever the
-    labels are; one that passes only without any error ends it in every fifth draw for nothing. What
-    it starts at depends on how many rows count, not on how many are wrong, as the promise needs.
+    The first sequence starts at the first threshold that could pass with two errors, or with one or
+    none where that would take more than half of the rows. One that can't pass would end the
+    sequence whatever the labels are; one that passes only without any error ends it in every fifth
+    draw for nothing. Where sequences start depends on how many rows count, not on how many are
+    wrong, as the promise needs.
     """
-    size = len(rows.grid)
+    size, wrong = len(rows.grid), 1 - sure
     if not len(rows.loss):
         return None
 
-    def first(errors: int) -> int:
+    def first(errors: int, chance: float) -> int:
         """Return the first place that could pass with so many errors."""
         return bisect_left(
             range(size),
             True,
-            key=lambda place: test.with_errors(errors, risk, place, times) <= 1 - sure,
+            key=lambda place: test.with_errors(errors, risk, place, times) <= chance,
         )
 
-    starts = (first(errors) for errors in BORNE)
-    start = next((at for at in starts if at < size and test.share(at) <= EARLY), None)
-    start = first(0) if start is None else start
-    passed, step = 0, min(max(CELLS // (rows.units * times), 1), BLOCK)
-    for begin in range(start, size, step):
-        block = slice(begin, min(begin + step, size))
-        failed = test.p_values(risk, block, times) > 1 - sure
-        passed += int(failed.argmax()) if failed.any() else len(failed)
-        if failed.any():
-            break
-    return start + passed - 1 if passed else None
+    def start(chance: float) -> int:
+        """Return where a sequence starts that may go wrong with a chance."""
+        starts = (first(errors, chance) for errors in BORNE)
+        found = next((at for at in starts if at < size and test.share(at) <= EARLY), None)
+        return first(0, chance) if found is None else found
+
+    def end(begin: int, until: int, chance: float) -> int:
+        """Return the first place from one on that fails, or the one after the last."""
+        step = min(max(CELLS // (rows.units * times), 1), BLOCK)
+        for at in range(begin, until, step):
+            failed = test.p_values(risk, slice(at, min(at + step, until)), times) > chance
+            if failed.any():
+                return at + int(failed.argmax())
+        return until
+
+    soonest = start(wrong)
+    places = (bisect_left(range(size), share, key=test.share) for share in LATER)
+    parts = {
+        at: PART * wrong
+        for at in places
+        if soonest < at < size and test.with_errors(SPARE, risk, at, times) <= PART * wrong
+    }
+    rest = wrong - sum(parts.values())
+    soonest = start(rest) if parts else soonest
+    parts[soonest] = parts.get(soonest, 0.0) + rest
+    found, chance = None, 0.0
+    for begin, until in pairwise([*sorted(parts), size]):
+        chance += parts[begin]
+        ended = end(begin, until, chance)
+        found = ended - 1 if ended > begin else found
+        chance = chance if ended == until else 0.0
+    return found

@@ -262,3 +262,20 @@ def test_an_interval_that_nobody_knows_is_refused(fitted, tmp_path: Path):
     assert isinstance(outcome.exception, CalibrantError)
     assert "has no interval" in str(outcome.exception)
     assert not (tmp_path / "o.csv").exists()
+
+
+def test_an_interval_holds_its_confidence_also_where_a_label_is_likelier_wrong(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    sure = rng.uniform(0.1, 1.0, 600)
+    right = (rng.random(600) < 0.8 * sure).astype(int)
+    source, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    lines = [f"{c:.6f},{a}" for c, a in zip(sure, right, strict=True)]
+    source.write_text("confidence,correct\n" + "\n".join(lines) + "\n")
+    calibrator = tmp_path / "c.safetensors"
+    run("fit", source, "--method", "venn-abers", "--no-worth", "--out", calibrator)
+    run("apply", calibrator, source, "--out", out, "--interval", "0.9")
+    with out.open(newline="") as file:
+        rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+    assert sum(row["confidence"] < 0.5 for row in rows) > 100
+    assert all(row["low"] <= row["confidence"] <= row["high"] for row in rows)
+    assert max(row["high"] - row["low"] for row in rows) < 0.5

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import (
     THREADED_ELEMENTS,
     Array,
+    FloatArray,
     for_each,
     is_numpy,
     like,
@@ -80,6 +81,33 @@ def apply_map(
         numbers = len(logits) * max(logits.shape[1], width)
         for_each(chunks[1:], work, threaded=numbers >= THREADED_ELEMENTS)
         return out
+
+
+def row_intervals(
+    calibrator: Any, logits: Array, confidence: FloatArray, level: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return the (N,) ends of an interval for the confidence of each row, which they hold.
+
+    Args:
+        calibrator: fitted, of a method with `interval_arrays`.
+        logits: (N, K), as its `transform` takes them.
+        confidence: (N,) of the predicted class; in the top-label form that the label is right.
+        level: probability of the interval, in (0, 1).
+    """
+
+    def ends(xp: Any, rows: Array, _: None, learnt: Learnt, *, masks: bool) -> Array:
+        return xp.stack(list(calibrator.interval(xp, rows, learnt, masks=masks)), axis=1)
+
+    found: FloatArray = to_numpy(
+        apply_map(ends, logits, None, calibrator.interval_arrays(level))
+    ).astype(np.float64)
+    low, high = found[:, 0], found[:, 1]
+    if calibrator.form_ == "toplabel":
+        # The map speaks of the likelier of two outcomes, which may be that the label is wrong.
+        wrong = confidence < 0.5
+        low, high = np.where(wrong, 1 - high, low), np.where(wrong, 1 - low, high)
+    # Where the confidence was raised to keep the class, the interval moves up with it.
+    return np.minimum(low, confidence), np.maximum(high, confidence)
 
 
 def refuse_tracing(logits: Array) -> None:

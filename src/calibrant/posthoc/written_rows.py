@@ -17,7 +17,7 @@ from calibrant.files.options import ReadOptions
 from calibrant.files.reading import PredictionFile
 from calibrant.files.rewriting import RowsAgain
 from calibrant.files.writing import scores_key
-from calibrant.posthoc.applying import apply_map
+from calibrant.posthoc.applying import row_intervals
 from calibrant.posthoc.placing import rows_of_event
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import said_of_top
@@ -135,13 +135,9 @@ def _more(
         found["predicted"] = predicted if names is None else np.array(names)[predicted]
         found["confidence"] = confidence
     if wanted.interval is not None:
-        learnt = calibrator.interval_arrays(wanted.interval)
-
-        def ends(xp: Any, logits: Array, _: Any, known: Any, *, masks: bool) -> Array:
-            return xp.stack(calibrator.interval(xp, logits, known, masks=masks), axis=1)
-
-        both = np.asarray(apply_map(ends, rows_of_event(calibrator, before).logits, None, learnt))
-        found |= {"low": both[:, 0], "high": both[:, 1]}
+        logits = rows_of_event(calibrator, before).logits
+        low, high = row_intervals(calibrator, logits, confidence, wanted.interval)
+        found |= {"low": low, "high": high}
     if wanted.columns is not None:
         found |= wanted.columns(after, beside)
     return found

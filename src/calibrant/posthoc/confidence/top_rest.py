@@ -14,7 +14,7 @@ from calibrant.core.arrays import Array, FloatArray, as_array, to_numpy
 from calibrant.core.errors import ConvergenceWarning, InputError, NotIdentifiedWarning, warn_caller
 from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import mean, times, total
-from calibrant.posthoc.applying import Learnt, apply_map
+from calibrant.posthoc.applying import Learnt, apply_map, row_intervals
 from calibrant.posthoc.array_ops import (
     as_type,
     cubics,
@@ -321,14 +321,8 @@ class TopRestScaling(Calibrator):
         if not 0 < level < 1:
             raise InputError(f"level must lie between 0 and 1, but is {level}")
         checked = self._checked(logits)
-
-        def ends(xp: Any, rows: Array, _: None, learnt: Learnt, *, masks: bool) -> Array:
-            return xp.stack(list(self.interval(xp, rows, learnt, masks=masks)), axis=1)
-
-        low, high = to_numpy(apply_map(ends, checked, None, self.interval_arrays(level))).T
         _, confidence = self._confidences(checked, None)
-        # Where the confidence was raised to keep the class, the interval moves up with it.
-        return np.minimum(low, confidence), np.maximum(high, confidence)
+        return row_intervals(self, checked, confidence, level)
 
     def interval_arrays(self, level: float) -> dict[str, NDArray[Any]]:
         """Return what was learnt of the log odds and of their errors."""

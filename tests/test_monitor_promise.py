@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -147,22 +149,49 @@ def test_the_command_watches_what_apply_wrote(tmp_path, capsys) -> None:
         app([*watch, str(lines)], standalone_mode=False)
 
 
-def test_the_promise_of_groups_is_watched_over_the_rows_that_they_answer() -> None:
-    half = TEST.take(np.arange(5000))
-    found = decide_by(FITTED, half, "predicted", risk=0.1)
-    with pytest.raises(cb.InputError, match="has a rule for each group"):
-        promise_of(found)
-    new = TEST.take(np.arange(5000, 10_000))
-    about, kept = found.watched(FITTED.apply_predictions(new))
-    np.testing.assert_array_equal(about, found.of_rows(new)["answer"])
-    right = np.asarray(new.logits).argmax(axis=1) == new.labels
-    np.testing.assert_array_equal(kept[about], right[about])
-    alarms = []
-    for held in (kept, kept & (np.arange(5000) % 4 > 0)):
-        monitor = Monitor(promise=Promise(found.promised, 0))
-        monitor.update(np.ones(int(about.sum())), held[about])
-        alarms.append("promise" in monitor.alarms)
-    assert alarms == [False, True]
+@pytest.mark.parametrize("rule", [{"risk": 0.1}, {"recall": 0.8, "of": 8}])
+@pytest.mark.parametrize("kind", ["predicted", "column"])
+def test_the_promise_of_groups_is_that_of_the_rows_which_each_group_decides(kind, rule) -> None:
+    half, new = TEST.take(np.arange(5000)), TEST.take(np.arange(5000, 10_000))
+    column = np.arange(10_000) % 3 + 1.0
+    found = decide_by(FITTED, half, kind if kind == "predicted" else column[:5000], **rule)
+    promise = promise_of(found)
+    after = FITTED.apply_predictions(new)
+    column[5000:5010] = 77.0  # a group that isn't decided on
+    given = None if kind == "predicted" else column[5000:]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cb.CalibrationWarning)
+        wanted = found.watched(after, given)
+    of, top = rule.get("of"), after.probs.argmax(axis=1)
+    said = after.probs.max(axis=1) if of is None else after.probs[:, of]
+    right = top == new.labels if of is None else new.labels == of
+    names = list(map(str, top if given is None else given))
+    about, kept = promise.about(said, right, names)
+    np.testing.assert_array_equal(about, wanted[0])
+    np.testing.assert_array_equal(kept[about], wanted[1][about])
+    with pytest.raises(cb.InputError, match="every row needs its group"):
+        Monitor(promise=promise).update(said, right)
+
+
+def test_the_command_watches_what_apply_wrote_by_groups(tmp_path, capsys) -> None:
+    named = replace(TEST, class_names=tuple("abcdefghij"))
+    half, new = named.take(np.arange(5000)), named.take(np.arange(5000, 10_000))
+    found = decide_by("temperature", half, "predicted", risk=0.1)
+    save_decision(found, tmp_path / "d.safetensors")
+    cb.write_predictions(new, tmp_path / "new.npz")
+    decision, rows, state = (str(tmp_path / n) for n in ("d.safetensors", "new.npz", "state"))
+    app(["apply", decision, rows, "--out", str(tmp_path / "after.npz")], standalone_mode=False)
+    capsys.readouterr()
+    watch = ["monitor", "--decision", decision, str(tmp_path / "after.npz")]
+    app([*watch, "--state", state, "--json", "-"], standalone_mode=False)
+    seen = json.loads(capsys.readouterr().out)["promise"]
+    assert seen["rows"] == found.of_rows(new)["answer"].sum()
+    assert Monitor.load(state).promise == promise_of(found)
+    with pytest.raises(cb.InputError, match="leave out --by"):
+        app([*watch, "--by", "site"], standalone_mode=False)
+    cuts = decide_by(FITTED, TEST.take(np.arange(5000)), "confidence", risk=0.1)
+    with pytest.raises(cb.InputError, match="decide by a column or by predicted class"):
+        promise_of(cuts)
 
 
 def test_sets_and_costs_are_no_promise_of_a_stream_of_confidences() -> None:

@@ -81,7 +81,7 @@ class MonitorOptions:
     decision: Path | None = option(
         None,
         "A decision of `calibrant decide`: watch its promise too, in rows that `calibrant apply` "
-        "wrote with it.",
+        "wrote with it; by groups, in all of them together.",
         metavar="DECISION",
         panel=TESTS,
     )
@@ -170,9 +170,9 @@ def monitor(
     names = ("tolerance", "alpha", "average_run_length", "window", "n_groups", "open_clusters")
     given = {name: getattr(options, name) for name in names}
     settings = {name: value for name, value in given.items() if value is not None}
-    of, acted = options.of, None
+    by, of, acted = options.by, options.of, None
     if options.decision is not None:
-        settings["promise"], of, acted = _promise(options.decision, of)
+        settings["promise"], by, of, acted = _promise(options.decision, by, of)
     if options.merge:
         if streams or state or outcomes:
             raise InputError("--merge only shows what states say; leave out streams and --state")
@@ -187,7 +187,7 @@ def monitor(
     if not streams and not outcomes and not options.anew:
         raise InputError("monitor takes a STREAM: a file, or - for standard input")
     reading = Reading(
-        options.by,
+        by,
         of,
         key,
         acted=acted,
@@ -235,19 +235,27 @@ def monitor(
     _finish(watched, output, refit)
 
 
-def _promise(path: Path, of: int | None) -> tuple[Promise, int | None, str]:
-    """Return the promise of a decision, the class it is of, and what apply writes of it."""
+def _promise(
+    path: Path, by: str | None, of: int | None
+) -> tuple[Promise, str | None, int | None, str]:
+    """Return the promise of a decision, its groups and class, and what apply writes of it."""
     from calibrant.decision.decision_file import load_decision
-    from calibrant.decision.risk import RiskDecision
+    from calibrant.decision.grouped import GroupedDecision
     from calibrant.monitor.promise import promise_of
 
     decision = load_decision(path)
-    promise = promise_of(decision)
-    own = decision.of if isinstance(decision, RiskDecision) else None
+    promise, first = promise_of(decision), decision
+    if isinstance(decision, GroupedDecision):
+        first = next(iter(decision.groups.values()))
+        groups = decision.beside or "class"
+        if by not in (None, groups):
+            raise InputError(f"{path}: has a threshold for each {groups}; leave out --by")
+        by = groups
+    own = getattr(first, "of", None)
     if of is not None and of != own:
         about = "the predicted class" if own is None else f"class {own}"
         raise InputError(f"{path}: is about {about}; leave out --of")
-    return promise, own, "answer" if own is None else "called"
+    return promise, by, own, "answer" if own is None else "called"
 
 
 def _begun(state: Path | None, settings: dict[str, Any]) -> Monitor:

@@ -46,6 +46,8 @@ class Promise:
         risk: the share r of rows that may break it.
         threshold: rows of this confidence or more are answered; of this probability called so.
         measure: ``"error"``, ``"precision"`` or ``"recall"``.
+        groups: the threshold of each group by its name, in place of that; nothing is promised of
+            rows of other groups.
 
     Raises:
         InputError: a number out of its limits, or another measure.
@@ -59,22 +61,40 @@ class Promise:
     risk: float
     threshold: float
     measure: str = "error"
+    groups: dict[str, float] | None = None
 
     def __post_init__(self) -> None:
         within("risk", self.risk, above=0, below=1)
-        within("threshold", self.threshold, at_least=0, at_most=1)
+        for threshold in [self.threshold, *(self.groups or {}).values()]:
+            within("threshold", threshold, at_least=0, at_most=1)
         if self.measure not in MEASURES:
             raise InputError(f"measure must be one of {', '.join(MEASURES)}, not '{self.measure}'")
 
-    def about(self, said: Any, right: Any) -> tuple[BoolArray, BoolArray]:
+    def about(
+        self, said: Any, right: Any, names: Sequence[str] | None = None
+    ) -> tuple[BoolArray, BoolArray]:
         """Return (n,) which rows it is about, and which of them keep it.
 
         Args:
             said: (n,) confidence in the predicted class, or probability of the class.
             right: (n,) whether the prediction is right, or the row of the class.
+            names: (n,) groups, where each has a threshold.
+
+        Raises:
+            InputError: groups have thresholds, and rows have no groups.
         """
-        acted = np.asarray(said) >= self.threshold
-        true = np.asarray(right, dtype=np.bool_)
+        limits, true = np.asarray(self.threshold), np.asarray(right, dtype=np.bool_)
+        if self.groups is not None:
+            if names is None:
+                raise InputError(
+                    "each group has a threshold of its own in this promise, so every row needs its "
+                    "group (groups; on the command line the column that --by names)"
+                )
+            # Whole numbers have one name, whichever type a file gives them.
+            known = (self.groups.get(str(name).removesuffix(".0"), np.nan) for name in names)
+            limits = np.fromiter(known, np.float64, len(names))
+            true = true & ~np.isnan(limits)
+        acted = np.asarray(said) >= limits
         return (true, acted & true) if self.measure == "recall" else (acted, true & acted)
 
     @property
@@ -85,16 +105,16 @@ class Promise:
             "error": f"{share} of the answered rows are wrong",
             "precision": f"{share} of the rows that are called so are of other classes",
             "recall": f"{share} of the rows of the class aren't called so",
-        }[self.measure]
+        }[self.measure] + (", in all groups together" if self.groups is not None else "")
 
 
 def promise_of(decision: Decision) -> Promise:
     """Return what a decision promises, for `Monitor(promise=...)`.
 
-    Sets promise that they hold the true class, which a stream of confidences doesn't show, and
-    decisions by groups have a rule for each, which it does not name. Of both `Decision.watched`
-    says which rows keep the promise, and `Monitor(promise=Promise(decision.promised, 0))` watches
-    it where it is fed that with a confidence of 1.
+    Sets promise that they hold the true class, which a stream of confidences doesn't show. Of them
+    `Decision.watched` says which rows keep the promise, and `Monitor(promise=Promise(
+    decision.promised, 0))` watches it where it is fed that with a confidence of 1. A decision by
+    groups is watched in all groups together, in rows with the group of each.
 
     Raises:
         InputError: it promises nothing, or nothing that confidences and outcomes show.
@@ -106,22 +126,37 @@ def promise_of(decision: Decision) -> Promise:
         >>> promise_of(found).risk
         0.05
     """
-    if isinstance(decision, GroupedDecision):
+    rule = decision.each if isinstance(decision, GroupedDecision) else decision.rule
+    if rule != "risk" or not isinstance(decision, (GroupedDecision, RiskDecision)):
+        what = "sets" if rule == "set" else "costs"
         raise InputError(
-            "a decision by groups has a rule for each group, which a stream of confidences doesn't "
-            "name; watch the decision of one group (calibrant decide on its rows), or in Python "
-            "what its method `watched` says of rows, with Monitor(promise=Promise(promised, 0))"
-        )
-    if not isinstance(decision, RiskDecision):
-        what = "sets" if decision.rule == "set" else "costs"
-        raise InputError(
-            f"a decision by {decision.rule} can't be watched in a stream of confidences, which "
+            f"a decision by {rule} can't be watched in a stream of confidences, which "
             f"hold no {what}; watch the confidences alone, or a decision by --risk, --precision, "
             "--recall"
         )
+    if isinstance(decision, GroupedDecision):
+        return _of_groups(decision)
     if decision.promised is None or decision.threshold is None:
         raise InputError("the loss of new rows isn't known, so that its mean can't be watched")
     return Promise(decision.risk, decision.threshold, decision.measure)
+
+
+def _of_groups(decision: GroupedDecision) -> Promise:
+    """Return what a decision by groups promises of the rows of all groups together."""
+    if decision.kind not in ("column", "predicted"):
+        raise InputError(
+            f"a decision by groups of {decision.by} can't be watched, for a stream doesn't name "
+            "them; decide by a column or by predicted class (calibrant decide --by class)"
+        )
+    parts = {n: d for n, d in decision.groups.items() if isinstance(d, RiskDecision) and d.decides}
+    measure = next(each.measure for each in parts.values())
+    if decision.promised is None:
+        raise InputError("the loss of new rows isn't known, so that its mean can't be watched")
+    # A stream numbers predicted classes.
+    names = decision.calibrator.class_names_ if decision.kind == "predicted" else None
+    number = {name: str(k) for k, name in enumerate(names or ())}
+    limits = {number.get(name, name): each.limit for name, each in parts.items()}
+    return Promise(decision.wanted, 0.0, measure, limits)
 
 
 @dataclass(frozen=True)
@@ -200,9 +235,11 @@ class Watched:
         other = 1 / (1 + np.exp(-(math.log(risk / (1 - risk)) + FURTHER)))
         return (1 - other) / (1 - risk), other / risk
 
-    def count(self, said: FloatArray, right: BoolArray) -> FloatArray:
+    def count(
+        self, said: FloatArray, right: BoolArray, names: Sequence[str] | None = None
+    ) -> FloatArray:
         """Count (n,) rows, and return (n, 2) whether each keeps the promise, and breaks it."""
-        about, kept = self.promise.about(said, right)
+        about, kept = self.promise.about(said, right, names)
         found = np.stack([about & kept, about & ~kept], axis=1).astype(np.float64)
         self.rows += int(about.sum())
         self.broken += int(found[:, 1].sum())

@@ -131,20 +131,21 @@ class State:
             some, hits, first = said[part], right[part], self.windows.rows
             of = None if member is None else member[part]
             paid = payments(some, hits, tests.tolerance)
-            kept = None if self.promise is None else self.promise.count(some, hits)
+            own = None if names is None else names[part]
+            kept = None if self.promise is None else self.promise.count(some, hits, own)
             if clusters is None:
                 if self.promise is not None and kept is not None:
                     risen += self.promise.bet(kept, first + np.arange(len(some)))
                 risen += tests.add(bets_of_rows(paid, first + np.arange(len(some)), of))
-                own = None if origin is None else origin[part]
+                origins = None if origin is None else origin[part]
             else:
                 closed = self.clusters.add(clusters[part], paid, some - hits, of, first, kept)
                 risen += self._bet_on(closed)
-                own = np.array([hash_of_name(name) for name in clusters[part]])
+                origins = np.array([hash_of_name(name) for name in clusters[part]])
             if of is not None:
                 tests.groups.count(some, hits, of, first)
             self.windows.add(some, hits)
-            self.latest.add(some, hits, own)
+            self.latest.add(some, hits, origins)
             if hours is not None:
                 self.hours.add(hours[part], some, hits)
         return tuple(risen)

@@ -5,9 +5,9 @@ import pytest
 
 import calibrant as cb
 from calibrant.evaluation.rare_outcomes import Gap
+from calibrant.evaluation.uncertainty import wilson_interval
 from calibrant.metrics.registry import METRICS
 from calibrant.metrics.top_label import TopLabel
-from calibrant.report.series import wilson_interval
 
 EQUAL = np.tile([0.9, 0.1], (50, 1))
 NOUGHTS = np.zeros(50, dtype=int)

@@ -12,6 +12,7 @@ import pytest
 import calibrant as cb
 from calibrant.core.errors import InputError
 from calibrant.evaluation.rare_outcomes import Gap
+from calibrant.evaluation.uncertainty import wilson_interval
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.temperature.by_margin import margin_temperature
 from calibrant.predictions.scoring import RowScores
@@ -24,7 +25,6 @@ from calibrant.report.series import (
     margin_groups,
     risk_coverage,
     smoothed_reliability,
-    wilson_interval,
 )
 
 

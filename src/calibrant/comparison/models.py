@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -312,9 +311,7 @@ def _of_losses(first: ModelEntry, second: ModelEntry, folds: int, level: float) 
     value, error = difference_of_losses(first.losses, second.losses, folds, worth)
     if {first.method, second.method} == {UNCALIBRATED}:  # nothing was fitted
         error /= shared_rows_factor(folds) ** 0.5
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    p = 2 * NormalDist().cdf(-abs(value) / error) if error > 0 else float(value == 0)
-    return PairedDifference(value, value - z * error, value + z * error, p)
+    return PairedDifference.normal(value, error, level)
 
 
 def _sample(evaluation: Evaluation) -> RowSample:

@@ -17,6 +17,7 @@ from calibrant.core.result import Result
 from calibrant.core.text import counted, wrap
 from calibrant.core.weights import codes_of
 from calibrant.evaluation.formatting import percent
+from calibrant.evaluation.uncertainty import deviations, wilson_interval
 from calibrant.files.atomic import StrPath
 from calibrant.metrics.resampling import cluster_stretch
 from calibrant.posthoc.base import Calibrator
@@ -119,14 +120,9 @@ def wilson(
     value: float, rows: float, level: float, clusters: int | None = None
 ) -> tuple[float, float]:
     """Return the ends of Wilson's interval of a share of so many rows, wider for few clusters."""
-    from scipy.special import ndtri
-
-    z = float(ndtri((1 + level) / 2))
-    if clusters is not None:
-        z *= cluster_stretch(clusters, level)
-    middle = (value + z**2 / (2 * rows)) / (1 + z**2 / rows)
-    half = z * math.sqrt(value * (1 - value) / rows + z**2 / (4 * rows**2)) / (1 + z**2 / rows)
-    return max(middle - half, 0.0), min(middle + half, 1.0)
+    wider = 1.0 if clusters is None else cluster_stretch(clusters, level)
+    low, high = wilson_interval(np.array(value * rows), np.array(rows), level, wider=wider)
+    return float(low), float(high)
 
 
 def mean_of(
@@ -136,8 +132,6 @@ def mean_of(
     among: NDArray[np.bool_] | None = None,
 ) -> Share:
     """Return a mean over rows, all or some, with its normal interval over units."""
-    from scipy.special import ndtri
-
     some = np.ones(len(values)) if among is None else among.astype(np.float64)
     part, whole = rows.per_unit(values * some), rows.per_unit(some)
     total = float(whole.sum())
@@ -145,7 +139,7 @@ def mean_of(
         return Share(math.nan, 0.0, 1.0)
     mean = float(part.sum()) / total
     spread = math.sqrt(float(((part - mean * whole) ** 2).sum())) / total
-    half = float(ndtri((1 + level) / 2)) * spread
+    half = deviations(level) * spread
     if rows.clusters is not None:
         half *= cluster_stretch(rows.clusters, level)
     return Share(mean, mean - half, mean + half)

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import NormalDist
 from typing import NamedTuple, Self
 
 import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray, to_numpy
-from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, deviations
 from calibrant.metrics.metric_types import Metric, RowsMetric, values_of_rows
 from calibrant.metrics.resampling import Clusters, cluster_doubt
 from calibrant.metrics.shared_terms import each_once
@@ -144,7 +143,7 @@ class Gap(NamedTuple):
             level: nominal coverage.
         """
         tilt = 1 - 2 * accuracy
-        k = NormalDist().inv_cdf((1 + level) / 2) ** 2 / n
+        k = deviations(level) ** 2 / n
         # Of d = gap - g: (1 + k) d^2 - k tilt d - k s^2 = 0.
         middle = k * tilt / (2 * (1 + k))
         half = (middle**2 + k * spread / (1 + k)) ** 0.5

@@ -28,6 +28,8 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import Array, BoolArray, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import PredictionsError
 from calibrant.core.text import wrap
+from calibrant.evaluation.uncertainty import wilson_interval
+from calibrant.metrics.resampling import cluster_doubt
 
 FOLDS = 5
 # Permutations of the test whether the slice is a sample of all rows, and when it warns.
@@ -225,8 +227,6 @@ def _estimate(
     It is Wilson's, of as many independent outcomes as have that spread, with the quantile of t:
     where hardly any outcome is wrong, an interval of equal arms covers too seldom.
     """
-    from scipy.stats import t
-
     n, value = len(terms), min(max(float(terms.mean()), 0.0), 1.0)
     sums = influence if groups is None else np.bincount(groups, influence)
     spread = float(np.sqrt((sums**2).sum() * units / max(units - 1, 1))) / n
@@ -234,13 +234,10 @@ def _estimate(
         low, high = _of_no_spread(value, units, level)
         return Estimate(value, low, high)
     inside = min(max(value, 0.5 / units), 1 - 0.5 / units)
-    z2 = float(t.ppf((1 + level) / 2, max(units - 1, 1))) ** 2
-    alike = inside * (1 - inside) / spread**2
-    middle = (inside + z2 / (2 * alike)) / (1 + z2 / alike)
-    reach = float(np.sqrt(z2 * (spread**2 + z2 / (4 * alike**2)))) / (1 + z2 / alike)
-    return Estimate(
-        value, max(min(middle - reach, value), 0.0), min(max(middle + reach, value), 1.0)
-    )
+    alike = np.array(inside * (1 - inside) / spread**2)
+    wider = cluster_doubt(max(units, 2), level)
+    low, high = wilson_interval(inside * alike, alike, level, wider=wider)
+    return Estimate(value, min(float(low), value), max(float(high), value))
 
 
 def _of_no_spread(value: float, units: int, level: float) -> tuple[float, float]:

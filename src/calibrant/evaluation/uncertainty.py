@@ -23,6 +23,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Self
 
 import numpy as np
 
@@ -73,6 +75,35 @@ def interval(
     return min(float(low), value), max(float(high), value)
 
 
+def deviations(level: float) -> float:
+    """Return how many standard errors a normal interval of this level reaches to either side."""
+    return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def wilson_interval(
+    successes: FloatArray, trials: FloatArray, level: float = DEFAULT_LEVEL, *, wider: float = 1.0
+) -> tuple[FloatArray, FloatArray]:
+    """Return the ends of Wilson's score interval for shares; NaN where there are no trials.
+
+    Args:
+        successes: (B,) how many; shares of a row are fine.
+        trials: (B,) out of how many.
+        level: nominal coverage.
+        wider: how many normal quantiles it reaches, as the quantile of Student's t has more.
+
+    References:
+        Wilson, J. Am. Stat. Assoc. 1927. Brown, Cai, DasGupta, Statistical Science 2001.
+    """
+    z = wider * deviations(level)
+    n = np.where(trials > 0, trials, np.nan)
+    share = successes / n
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    # At 0 and at 1 the formula is exact but for rounding, which must not exclude the share itself.
+    low = np.minimum(np.maximum(centre - half, 0.0), share)
+    return low, np.maximum(np.minimum(centre + half, 1.0), share)
+
+
 @dataclass(frozen=True)
 class PairedDifference:
     """How far apart two calibrators are in one metric on the same rows.
@@ -87,6 +118,13 @@ class PairedDifference:
     low: float
     high: float
     p_value: float
+
+    @classmethod
+    def normal(cls, value: float, error: float, level: float) -> Self:
+        """Return a difference of means, given its standard error."""
+        p_value = 2 * NormalDist().cdf(-abs(value) / error) if error > 0 else float(value == 0)
+        reach = deviations(level) * error
+        return cls(value, value - reach, value + reach, p_value)
 
     @property
     def ends(self) -> tuple[float, float, float]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
@@ -267,7 +266,6 @@ def cross_validated(
     means = [score, ACCURACY, CONFIDENCE]
     first, second = (losses_of(RowSample.of(each), means) for each in (rows, mapped))
     worth, number = Worth(rows.weights, rows.clusters), int(parts.max()) + 1
-    z = NormalDist().inv_cdf((1 + level) / 2)
     differences: dict[str, PairedDifference] = {}
     for name in (score.name, "ece", CONFIDENCE.name, ACCURACY.name):
         if name == "ece":
@@ -276,8 +274,7 @@ def cross_validated(
             found = paired_difference(pair[0].replicates, pair[1].replicates, values, level)
         else:
             value, error = difference_of_losses(second[name], first[name], number, worth)
-            p = 2 * NormalDist().cdf(-abs(value) / error) if error > 0 else float(value == 0)
-            found = PairedDifference(value, value - z * error, value + z * error, p)
+            found = PairedDifference.normal(value, error, level)
         differences[name] = found
     return CrossValidated(
         like.method, rows.source, number, score.name, before, after, differences, note

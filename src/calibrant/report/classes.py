@@ -10,10 +10,9 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.weights import times
-from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, wilson_interval
 from calibrant.metrics.bins import BinSums
 from calibrant.predictions.scoring import RowScores
-from calibrant.report.series import wilson_interval
 
 # Up to this many classes are all shown; of more, those that add most to the miscalibration.
 ALL_CLASSES = 60

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any, get_args
 
 import numpy as np
@@ -28,6 +27,7 @@ from calibrant.evaluation.results import (
     sentence,
     weighing,
 )
+from calibrant.evaluation.uncertainty import deviations, wilson_interval
 from calibrant.metrics.bins import Strategy
 from calibrant.metrics.registry import Metric
 from calibrant.metrics.top_label import TopLabel
@@ -47,7 +47,6 @@ from calibrant.report.series import (
     risk_coverage,
     rows_in_worth,
     smoothed_reliability,
-    wilson_interval,
 )
 from calibrant.report.svg import in_percent
 
@@ -126,7 +125,7 @@ def document_of(shown: Sequence[Shown]) -> Document:
     return {
         "calibrant": __version__,
         "level": first.level,
-        "z": NormalDist().inv_cdf((1 + first.level) / 2),
+        "z": deviations(first.level),
         "source": first.source,
         "kind": first.kind,
         "positive": sample.positive_name,

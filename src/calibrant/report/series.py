@@ -11,7 +11,6 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.weights import times
 from calibrant.evaluation.results import Evaluation
 from calibrant.evaluation.sample import RowSample
-from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, wilson_interval
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums, Strategy, bin_edges, mass_cuts
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.scoring import RowScores
@@ -61,30 +60,6 @@ def rows_in_worth(evaluation: Evaluation, rows: TopLabel) -> TopLabel:
         return rows
     weight = np.ones(rows.n) if rows.weight is None else rows.weight
     return replace(rows, weight=evaluation.effective_rows / rows.total * weight)
-
-
-def wilson_interval(
-    successes: FloatArray, trials: FloatArray, level: float = DEFAULT_LEVEL
-) -> tuple[FloatArray, FloatArray]:
-    """Return the ends of Wilson's score interval for shares; NaN where there are no trials.
-
-    Args:
-        successes: (B,) how many; shares of a row are fine.
-        trials: (B,) out of how many.
-        level: nominal coverage.
-
-    References:
-        Wilson, J. Am. Stat. Assoc. 1927. Brown, Cai, DasGupta, Statistical Science 2001.
-    """
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    n = np.where(trials > 0, trials, np.nan)
-    share = successes / n
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    # At 0 and at 1 the formula is exact but for rounding, which must not exclude the share itself.
-    return np.minimum(np.maximum(centre - half, 0.0), share), np.maximum(
-        np.minimum(centre + half, 1.0), share
-    )
 
 
 @dataclass(frozen=True, eq=False)

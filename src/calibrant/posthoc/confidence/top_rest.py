@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from calibrant.core.arrays import Array, FloatArray, as_array, to_numpy
 from calibrant.core.errors import ConvergenceWarning, InputError, NotIdentifiedWarning, warn_caller
 from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import mean, times, total
+from calibrant.evaluation.uncertainty import deviations
 from calibrant.posthoc.applying import Learnt, apply_map, row_intervals
 from calibrant.posthoc.array_ops import (
     as_type,
@@ -333,7 +333,7 @@ class TopRestScaling(Calibrator):
             "slope_variance": np.asarray(self.covariance_[0, 0]),
             "beta_error": np.asarray(self.beta_error_),
             "level": np.asarray(level),
-            "deviations": np.asarray(NormalDist().inv_cdf((1 + level) / 2)),
+            "deviations": np.asarray(deviations(level)),
         }
 
     def interval(

@@ -20,14 +20,13 @@ from calibrant.evaluation.cell_sample import in_cells
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.groups import evidence, step_down
 from calibrant.evaluation.sample_sources import sample_of
-from calibrant.evaluation.uncertainty import holm
+from calibrant.evaluation.uncertainty import holm, wilson_interval
 from calibrant.metrics.binned import ece_of_curves
 from calibrant.metrics.registry import CurveMetric, metrics_named
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.posthoc.confidence.top_rest import TopRestScaling
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
-from calibrant.report.series import wilson_interval
 from calibrant.scale.sampling import sampled_places
 from calibrant.synthetic import KnownTruth, margin_tempered, tempered
 from calibrant_studies.cells import Cell

@@ -176,6 +176,18 @@ def test_rounded_probabilities_are_divided_by_their_sums_with_a_word(
         np.testing.assert_array_equal(cb.Predictions.concatenate(parts).scores, found.scores)
 
 
+def test_a_rounded_row_whose_sum_is_off_by_all_that_is_allowed_is_read(tmp_path: Path) -> None:
+    # Summed in one order it is off by a hair less than 1e-4, in another by a hair more.
+    probs = cb.predictions.softmax(np.random.default_rng(0).normal(0, 3, (ROWS, 10)))
+    rounded = np.round(np.asarray(probs), 4)
+    rounded[17] = [0.0056, 0.0006, 0.0002, 0.0, 0.0004, 0.6909, 0.3021, 0.0001, 0.0, 0.0]
+    assert (np.abs(rounded.sum(axis=1) - 1) > 1.5e-4).any()
+    path = table(tmp_path / "a.csv", label=LABELS, **by_class("prob_", rounded))
+    with pytest.warns(RoundedProbabilitiesWarning):
+        found = read_predictions(path)
+    np.testing.assert_allclose(found.scores, rounded, atol=4e-4)
+
+
 def test_rows_that_rounding_can_not_explain_are_refused_without_bad_advice(tmp_path: Path) -> None:
     odd = np.round(PROBS, 2)
     odd[7, 0] += 0.2

@@ -198,7 +198,8 @@ def _check_simplex(chunk: Array, source: str, offset: int) -> None:
             "say --are logits (are=)"
         )
     wide = xp.astype(chunk, xp.float64)
-    off = xp.abs(xp.sum(wide, axis=1) - 1) > _tolerance(chunk)
+    # Sums in another order differ in the last bits, and whoever reads rows may have summed so.
+    off = xp.abs(xp.sum(wide, axis=1) - 1) > _tolerance(chunk) * (1 + 1e-6)
     if bool(xp.any(off)):
         row = int(to_numpy(off).argmax())
         raise PredictionsError(

@@ -114,7 +114,8 @@ def parse(lines: Sequence[bytes], numbers: Sequence[int], source: str) -> list[R
         if not isinstance(row, dict):
             shown = line[:SHOWN_CHARACTERS].decode("utf-8", "replace")
             raise PredictionsError(
-                f"{source}: line {number}: expected a JSON object, found {shown!r}"
+                f"{source}: line {number}: expected a JSON object, found {shown!r}; lines that "
+                "hold none are left out by --skip-broken (skip_broken=)"
             )
         rows.append(cast(Row, row))
     return rows

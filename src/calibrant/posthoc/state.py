@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core.arguments import check_arguments
 from calibrant.core.errors import InputError, NotFittedError
 from calibrant.core.fit_report import FitReport
 from calibrant.core.result import facts_html
@@ -190,6 +191,9 @@ class Estimator(ABC):
     placing_: tuple[float, ...] | None = field(default=None, init=False, repr=False)
     fit_report_: FitReport = field(init=False, repr=False)
     fitted_to_: tuple[int, ...] = field(default=(), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_arguments(self)
 
     @property
     def feature_width(self) -> int | None:

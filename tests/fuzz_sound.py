@@ -215,7 +215,9 @@ def read_otherwise(path: Path) -> Arrays:
             text = file.read()
             tabbed = "\t" in text.partition("\n")[0]
             lines = csv.reader(io.StringIO(text), delimiter="\t" if tabbed else ",")
-            header, *rows = [line for line in lines if line]
+            # What Python takes for white space around a cell, separators such as U+001E among it,
+            # is no part of it.
+            header, *rows = [[cell.strip() for cell in line] for line in lines if line]
         return _tabled(dict(zip(header, zip(*rows, strict=True), strict=True)))
     if kind == ".jsonl":
         rows = [json.loads(line) for line in path.read_bytes().split(b"\n") if line.strip()]

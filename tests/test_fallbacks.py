@@ -29,3 +29,30 @@ def test_a_map_that_gains_counts_its_numbers(method: str, numbers: int) -> None:
     biased = np.asarray(honest.logits) * [1.0, 2.5, 1.0] + [0.0, 0.0, 1.5]
     fitted = cb.make_calibrator(method).fit(biased, honest.labels)
     assert fitted.n_parameters == numbers
+
+
+def test_maps_that_are_the_same_temperature_tie_and_the_simplest_is_named() -> None:
+    few = cb.synthetic.tempered(150, 20, temperature=2.0, seed=4).predictions
+    test = cb.synthetic.tempered(400, 20, temperature=2.0, seed=5).predictions
+    methods = ["matrix", "dirichlet", "none", "temperature", "cts"]
+    found = cb.compare(methods, fit=few, test=test, metrics=["ece", "nll"], resamples=100)
+    fell_back = {"matrix", "dirichlet", "cts"}
+    assert found.recommended == found.best == "temperature"
+    for metric in ("ece", "nll"):
+        assert found.best_by(metric) == "temperature"
+        assert fell_back <= set(found.tied_by(metric))
+    for name in fell_back:
+        assert found.differences[name].ends == (0.0, 0.0, 0.0)
+    assert "matrix, dirichlet: took one temperature" in " ".join(str(found).split())
+
+
+def test_methods_that_differ_by_rounding_share_a_rank() -> None:
+    sets = {
+        str(seed): tuple(
+            cb.synthetic.tempered(n, 20, temperature=2.0, seed=seed + n).predictions
+            for n in (150, 200)
+        )
+        for seed in range(3)
+    }
+    found = cb.compare_over(sets, methods=["temperature", "matrix"], metrics=["ece", "nll"])
+    assert found.ranks == {"temperature": 1.5, "matrix": 1.5}

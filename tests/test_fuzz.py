@@ -54,6 +54,16 @@ def test_sound_files_are_read_as_others_read_them(name, form, tmp_path):
     assert fuzz.differs(ours, tmp_path / "others" / file).startswith("other ")
 
 
+def test_white_space_around_a_cell_is_no_part_of_it(tmp_path):
+    path, arrays = tmp_path / "sound.csv", arrays_of("toplabel")
+    WRITERS["csv"][1](path, arrays)
+    text = path.read_text().replace("\n", "\n\x1e", 3).replace("true_label", "true_label\x1f")
+    path.write_text(text, newline="")
+    ours = read_predictions(path)
+    np.testing.assert_array_equal(ours.scores, arrays["confidence"])
+    assert fuzz.differs(ours, path) == ""
+
+
 def test_the_fuzzer_sees_what_must_not_happen(tmp_path, monkeypatch):
     watch = Watch(tmp_path, quiet=True)
 

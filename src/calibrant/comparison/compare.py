@@ -234,7 +234,7 @@ def compare(
     if not entries:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
         raise CalibrantError(f"no method could be fitted: {reasons}")
-    entries.sort(key=lambda entry: entry.evaluation[rank_by].cost)
+    entries.sort(key=lambda entry: entry.place(rank_by))
     network = None
     if not any(entry.name == UNCALIBRATED for entry in entries):
         network = replace(RowSample.of(test), margins=narrow).for_pictures(losses=True)

@@ -184,7 +184,7 @@ class Comparison(Result):
 
     def ranked_by(self, metric: str) -> list[str]:
         """Return the names of all methods, best first by any metric."""
-        ranked = sorted(self.methods, key=lambda method: method.evaluation[metric].cost)
+        ranked = sorted(self.methods, key=lambda method: method.place(metric))
         return [method.name for method in ranked]
 
     def headline(self) -> str:
@@ -232,7 +232,7 @@ class Comparison(Result):
 
     def best_by(self, metric: str) -> str:
         """Return the name of the method with the best value of a metric."""
-        return min(self.methods, key=lambda method: method.evaluation[metric].cost).name
+        return min(self.methods, key=lambda method: method.place(metric)).name
 
     def shown(self) -> list[ComparedMethod]:
         """Return the methods to choose from: of few methods all of them.
@@ -246,7 +246,7 @@ class Comparison(Result):
         names = {self.recommended, self.best, UNCALIBRATED}
         names |= {each.name for each in self.verdict.alternatives}
         families: set[str] = set()
-        for method in sorted(self.methods, key=lambda method: method.evaluation[score].cost):
+        for method in sorted(self.methods, key=lambda method: method.place(score)):
             facts = method.calibrator.facts
             if facts is not None and facts.family not in families:
                 families.add(facts.family)
@@ -297,7 +297,7 @@ class Comparison(Result):
             f"and {counted(left, 'more method')} of the same families, none better" if left else "",
             wrap(table.notes),
             _said_of_each(self.skipped.items(), " left out"),
-            _said_of_each((m.name, text) for m in self.methods for text in m.warnings),
+            _said_of_each((m.name, text) for m in self.methods for text in m.said),
         ]
         return "\n\n".join(part for part in parts if part)
 

@@ -31,7 +31,7 @@ from calibrant.evaluation.over_data_sets import (
     signed_rank_p,
     t_interval,
 )
-from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, holm
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, ROUNDING, holm
 from calibrant.metrics.metric_types import Metric
 from calibrant.metrics.registry import all_metrics
 from calibrant.posthoc.base import Calibrator
@@ -101,13 +101,13 @@ class ManyComparisons(Result):
         }
 
     def costs(self, metric: str) -> FloatArray:
-        """Return (data sets, methods) means over seeds, lower for better."""
+        """Return (data sets, methods) means over seeds without rounding, lower for better."""
         of = all_metrics()[metric]
         columns = [
             [of.cost(float(each.mean())) for each in self.values(metric, method).values()]
             for method in self.methods
         ]
-        return np.array(columns).T
+        return np.round(np.array(columns).T / ROUNDING) * ROUNDING
 
     @cached_property
     def ranks(self) -> dict[str, float]:

@@ -41,11 +41,17 @@ from calibrant.evaluation.formatting import (
 )
 from calibrant.evaluation.results import Evaluation, MetricResult, finding, state_of
 from calibrant.evaluation.sample import RowSample
-from calibrant.evaluation.uncertainty import PairedDifference, holm, paired_difference
+from calibrant.evaluation.uncertainty import (
+    ROUNDING,
+    PairedDifference,
+    holm,
+    paired_difference,
+)
 from calibrant.metrics.metric_types import MeanMetric
 from calibrant.metrics.proper import TOP_NLL
 from calibrant.posthoc.auto import AutoCalibrator
 from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.fitting.cross_validation import NO_CLEAR_GAIN
 from calibrant.posthoc.temperature.by_margin import MarginTemperature
 from calibrant.posthoc.temperature.scaling import Uncalibrated
 
@@ -89,6 +95,20 @@ class ComparedMethod:
     warnings: tuple[str, ...]
     by_margin: MarginTemperature | None = None
     losses: Mapping[str, FloatArray] = field(default_factory=dict[str, FloatArray])
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What the fit warned of, and that it took one temperature where it did."""
+        notes = self.calibrator.fit_report_.notes
+        return (*self.warnings, *(note for note in notes if note == NO_CLEAR_GAIN))
+
+    def place(self, metric: str) -> tuple[float, int, int]:
+        """Return what methods are ordered by: the cost, and of equal ones the simpler method.
+
+        Costs that differ by rounding are equal, as those of maps are that took one temperature.
+        """
+        cost = ROUNDING * round(self.evaluation[metric].cost / ROUNDING)
+        return cost, self.calibrator.n_parameters, len(self.calibrator.fit_report_.notes)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it."""
@@ -168,8 +188,9 @@ def pair_p_values(differences: FloatArray, replicates: FloatArray) -> FloatArray
     size = np.abs(differences)
     beyond = (noise >= size[:, None]).sum(axis=1)
     p_values = (1 + beyond) / (1 + replicates.shape[1])
+    p_values[np.abs(replicates).max(axis=1, initial=0.0) <= ROUNDING] = 1.0
     spread = np.sqrt((noise**2).mean(axis=1))
-    for i in np.flatnonzero((beyond == 0) & (spread > 0)).tolist():
+    for i in np.flatnonzero((beyond == 0) & (p_values < 1) & (spread > 0)).tolist():
         p_values[i] = min(p_values[i], math.erfc(size[i] / (spread[i] * math.sqrt(2))))
     return p_values
 
@@ -283,7 +304,7 @@ def decide(methods: Sequence[ComparedMethod], level: float, margin: float = MARG
     score = next((name for name in PROPER_SCORES if name in sets), None)
     if score is None:
         raise InputError("a verdict takes nll, brier or top_nll, and none of them was measured")
-    by_score = sorted(methods, key=lambda m: (m.evaluation[score].cost, m.calibrator.n_parameters))
+    by_score = sorted(methods, key=lambda method: method.place(score))
     ours = next((m for m in by_score if m.calibrator.method == AUTO), by_score[0])
     chosen = ours if ours.name in sets[score] else by_score[0]
 

@@ -18,14 +18,12 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray
 from calibrant.evaluation.sample import RowSample
-from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, ROUNDING
 from calibrant.metrics.resampling import cluster_stretch
 
 # Normal draws behind a quantile of means, and their seed. The chance of a draw beyond the 95 %
 # quantile is then known to .001, and the same numbers serve whatever is compared.
 NORMAL_DRAWS, NORMAL_SEED = 50_000, 0
-# Below this share of the largest spread, or of the costs, calibrators differ by rounding.
-ROUNDING = 1e-9
 # So many numbers of rows times calibrators are held at a time, 32 MB.
 NUMBERS_AT_ONCE = 1 << 22
 

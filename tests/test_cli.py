@@ -369,14 +369,15 @@ def test_demo(run, tmp_path):
     page = ROOT / "docs/appendix/verdict.md"
     assert verdict.group() in page.read_text(encoding="utf-8")
     assert sorted(p.name for p in out.iterdir()) == [
+        "calibrator.safetensors",
         "comparison.json",
         "report.html",
-        "smart.safetensors",
     ]
     document = json.loads((out / "comparison.json").read_text())
     ece = {m["method"]: m["metrics"]["ece"]["value"] for m in document["methods"]}
     assert ece["smart"] < ece["temperature"] < ece["none"]
-    assert load(out / "smart.safetensors").n_classes_ == 10
+    saved = load(out / "calibrator.safetensors")
+    assert f"Use {saved.method}." in outcome.out
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "</html>" in page
     classes = page.split('id="classes-table"')[1].split("</table>")[0]

@@ -240,7 +240,7 @@ def test_the_command_says_what_is_answered(tmp_path, capsys) -> None:
     document = json.loads(capsys.readouterr().out)
     assert document["threshold"] == cb.decide(SCALING, TEST, risk=0.05).threshold
     app(["decide", "temperature", words[2], "--risk", "0.05"], standalone_mode=False)
-    assert capsys.readouterr().out.startswith("Answer rows of confidence")
+    assert capsys.readouterr().out.startswith("For a risk of ")
     with pytest.raises(cb.InputError, match="takes one rule"):
         app(words, standalone_mode=False)
 

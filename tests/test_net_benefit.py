@@ -82,7 +82,7 @@ def test_noise_is_of_use_at_no_threshold_and_the_truth_over_a_range() -> None:
     useful = useful_range(real.benefit)
     assert useful is not None
     assert useful[0] < 0.25 < useful[1]
-    assert "beats doing so for all rows" in str(real).replace("\n", " ")
+    assert "beats both calling all rows so and calling none" in str(real).replace("\n", " ")
     labels = np.random.default_rng(8).permutation(binary(3000, 7).labels)
     noise = as_said(replace(binary(3000, 7), known_labels=labels))
     assert useful_range(noise.benefit) is None

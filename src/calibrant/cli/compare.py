@@ -129,7 +129,7 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    """Fit every method on one set and measure all on another, on the same rows, with intervals.
+    """Fit every method on one set, and measure all of them on another, with intervals.
 
     Over several data sets: means over seeds, ranks over data sets, and what they can tell.
     """
@@ -441,7 +441,7 @@ def _places(path: Path) -> list[Path]:
 
 
 def demo(options: DemoOptions, output: OutputOptions) -> None:
-    """Show the whole job on sample data that ships with the package; needs no network."""
+    """Measure, correct and compare on sample data that ships with the package; no network."""
     from calibrant.comparison.compare import compare as compare_methods
     from calibrant.posthoc.registry import METHODS
     from calibrant.sample import CLASS_NAMES, load_sample
@@ -460,15 +460,15 @@ def demo(options: DemoOptions, output: OutputOptions) -> None:
     report, document, saved = (
         out / "report.html",
         out / "comparison.json",
-        out / "smart.safetensors",
+        out / "calibrator.safetensors",
     )
     result.to_html(report)
     write_text(document, as_json(result.as_dict()) + "\n")
-    result["smart"].calibrator.save(saved)
+    result[result.recommended].calibrator.save(saved)
     raw = result["none"].evaluation
     text = (
         "A small network on CIFAR-10, measured on 10 000 test images:\n\n"
         f"{wrap(raw.headline())}\n\n{result}\n\n"
-        f"wrote {report} (open it in a browser), {document} and {saved}"
+        f"wrote {report} (open it in a browser), {document} and {saved} ({result.recommended})"
     )
     emit(text, result.as_dict() | {"report": str(report)}, output.json)

@@ -105,8 +105,8 @@ class AppliedOptions(OutputOptions):
 
     probs: bool = option(
         True,
-        "Write the calibrated probabilities of all classes in place of the scores, or only the "
-        "predicted class and its confidence.",
+        "Write the calibrated probabilities of all classes in place of the scores (the default); "
+        "with --no-probs only the predicted class and its confidence.",
         "--probs/--no-probs",
         panel=OUTPUT,
     )
@@ -141,7 +141,7 @@ def fit(
     read: ReadOptions,
     engine: EngineOptions,
 ) -> None:
-    """Fit a calibrator on held-out predictions, say what it is worth, and save it."""
+    """Fit a calibrator on held-out predictions, show what it gains, and save it."""
     from calibrant.posthoc.per_label import PerLabel
     from calibrant.posthoc.registry import make_calibrator, parse_arguments
     from calibrant.posthoc.state import FORMAT
@@ -171,7 +171,7 @@ def fit(
 def _with_worth(
     calibrator: Calibrator, rows: Predictions | Shards, options: FitOptions, source: Source
 ) -> tuple[Calibrator, str]:
-    """Return what is saved, and what it is worth, in words; see `--no-gain`."""
+    """Return what is saved, and what it gains, in words; see `--no-gain`."""
     from calibrant.posthoc.per_label import PerLabel
     from calibrant.posthoc.registry import make_calibrator
     from calibrant.posthoc.worth import cross_validated
@@ -322,8 +322,8 @@ def apply(
 ) -> None:
     """Apply a saved calibrator to FILE, which needs no labels, and write its rows back.
 
-    All other columns stay as they are; beside them stand predicted and confidence, and what a
-    decision says of the row.
+    All other columns stay as they are. Predicted and confidence are added, and the columns of a
+    decision.
     """
     from calibrant.decision.decision_file import is_decision, load_decision
     from calibrant.posthoc.accuracy_estimate import expected_accuracy

@@ -125,10 +125,10 @@ def _argument(each: Any) -> str:
 
 
 def _option(each: Any) -> tuple[str, str]:
-    names = ", ".join(sorted(each.opts, key=len))
+    names = ", ".join([*sorted(each.opts, key=len), *each.secondary_opts])
     meaning = each.help or ""
     if each.required:
         meaning += " Required."
-    elif each.show_default and each.default is not None and each.default is not False:
+    elif each.show_default and each.default is not None and not isinstance(each.default, bool):
         meaning += f" Default: {each.default}."
     return (f"{names} {each.metavar}" if each.metavar else names), meaning

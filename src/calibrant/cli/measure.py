@@ -319,7 +319,7 @@ def _column(source: Source, by: str) -> Any:
 
 
 def inspect(file: File, read: ReadOptions, output: OutputOptions) -> None:
-    """Say what is in FILE, and how it would be read; try names of keys out here."""
+    """Show what is in FILE and how it would be read; try the options for reading here."""
     from calibrant.files.inspecting import inspect_file
 
     labels = None if read.labels is None else Path(read.labels)

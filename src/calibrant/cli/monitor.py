@@ -49,8 +49,8 @@ class MonitorOptions:
     )
     average_run_length: float | None = option(
         None,
-        "Rows (with --cluster: clusters) until a false alarm of the change test, on average, at "
-        "least, if they don't depend on those before. Default: 100000.",
+        "Least number of rows (with --cluster: clusters) between false alarms of the change test, "
+        "on average, if they don't depend on those before. Default: 100000.",
         metavar="ROWS",
         panel=TESTS,
     )
@@ -91,14 +91,16 @@ class MonitorOptions:
         metavar="CLASS",
         panel=TESTS,
     )
-    follow: bool = option(False, "Keep reading as files of JSON lines grow, until a signal.")
+    follow: bool = option(
+        False, "Keep reading files of JSON lines as they grow, until interrupted."
+    )
     idle: float | None = option(
         None, "With --follow: end after so many seconds without a row.", metavar="SECONDS"
     )
     anew: bool = option(
         False,
-        "Start the tests of --state again, once an alarm was dealt with; what was read, windows "
-        "and past alarms stay.",
+        "Start the tests of --state again, after you have dealt with an alarm; windows, past "
+        "alarms and the place in the files stay.",
     )
     skip_broken: bool = option(False, "Leave out lines without a usable row, and count them.")
     plan: float | None = option(

@@ -15,7 +15,7 @@ from calibrant.cli.output import as_json, check_outputs, emit, progress, write_t
 from calibrant.core.arguments import parse_settings
 from calibrant.core.errors import MissingDependencyError
 
-PROTOCOL, IMAGES, DEVICES = "In place of the protocol's", "Images", "Devices"
+PROTOCOL, IMAGES, DEVICES = "Instead of the protocol's values", "Images", "Devices"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,17 +163,14 @@ class CostDecision(Decision):
 
     def benefit_in_words(self) -> str:
         """Return at which thresholds the model beats acting on all rows and on none."""
-        act = "answering" if self.of is None else f"calling {self.event}"
+        rule, others = "answering only rows", "answering all rows and answering none"
+        if self.of is not None:
+            rule, others = f"calling {self.event} only rows", "calling all rows so and calling none"
+        rule = f"{rule} with a probability of at least t"
         useful = useful_range(self.benefit)
         if useful is None:
-            return (
-                f"Net benefit: no threshold t is known at which {act} from a probability of t on "
-                "beats doing so for all rows and for none."
-            )
-        words = (
-            f"Net benefit: {act} from a probability of t on beats doing so for all rows and for "
-            f"none if t is {_range(useful)}."
-        )
+            return f"Net benefit: no threshold t is known at which {rule} beats both {others}."
+        words = f"Net benefit: {rule} beats both {others} if t is {_range(useful)}."
         if "gain" not in self.benefit:
             return words
         gain = useful_range(self.benefit, "gain_low")

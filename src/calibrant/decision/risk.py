@@ -145,16 +145,16 @@ class RiskDecision(Decision):
         """Return what is answered, or from how many rows on something could be."""
         if self.threshold is not None:
             what = {
-                "error": f"{self.error} of them wrong here",
-                "loss": f"with a mean loss of {self.error} here",
-                "precision": f"{self.error} of them wrongly here",
-                "recall": f"and misses {self.error} of those that are",
+                "error": f"{self.error} of them are wrong",
+                "loss": f"their mean loss is {self.error}",
+                "precision": f"{self.error} of them are of other classes",
+                "recall": f"{self.error} of the rows of the class are missed",
             }[self.measure]
-            if self.of is None:
-                act = f"Answer rows of confidence {self.threshold:.4g} or more"
-                return f"{act}: {self.coverage} of rows, {what}, at {self._wanted}."
-            act = f"Call rows {self.class_name} from a probability of {self.threshold:.4g} on"
-            return f"{act}: that calls {self.coverage} of rows, {what}, at {self._wanted}."
+            act = "answer rows with a confidence"
+            if self.of is not None:
+                act = f"call rows {self.class_name} with a probability"
+            act = f"For {self._wanted}, {act} of {self.threshold:.4g} or more"
+            return f"{act}: {self.coverage} of these rows; {what}."
         act = "answered" if self.of is None else f"called {self.class_name}"
         if self.reachable_from is not None:
             return (

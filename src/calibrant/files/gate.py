@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePath
 from threading import RLock
 from typing import Any
 
@@ -140,10 +140,11 @@ def readable(what: str, source: str, error: type[InputError] = PredictionsError)
     except (CalibrantError, Warning):
         raise
     except UnicodeDecodeError as failure:
+        ending = PurePath(source).suffix
+        command = f"iconv -f WINDOWS-1252 -t UTF-8 {shlex.quote(source)} > utf8{ending}"
         raise error(
             f"{source}: can't read {what}: it is no UTF-8 text ({failure.reason}); save it as UTF-8"
-            ", of an older Windows by iconv -f WINDOWS-1252 -t UTF-8 "
-            f"{shlex.quote(source)} > utf8.csv"
+            + f", of an older Windows by {command}" * bool(ending)  # not a folder
         ) from failure
     # A damaged file makes the decoder that meets it raise almost anything.
     except Exception as failure:

@@ -105,6 +105,15 @@ def test_strengths_are_those_of_plain_cross_validation(method):
     np.testing.assert_allclose(calibrator.penalties_, [best * 6 / 80, best * 3 / 80])
 
 
+def test_log_probabilities_that_are_nearly_alike_take_one_temperature(labelled_logits):
+    logits, labels = labelled_logits(200, 150, seed=4)
+    fitted = make_calibrator("dirichlet").fit(1e-6 * logits, labels)  # the search took 2 minutes
+    assert fitted.n_parameters == 1
+    assert "differ too little for a matrix" in str(fitted.fit_report_.notes)
+    usual = make_calibrator("dirichlet").fit(0.01 * logits[:, :20], labels % 20)
+    assert "differ too little" not in str(usual.fit_report_.notes)
+
+
 def test_one_row_takes_the_strongest_penalty():
     path = [Strengths(1e6, 1e6), Strengths(1.0, 1.0)]
     row = LinearLikelihood(np.zeros((1, 4)), np.zeros(1, dtype=np.int64), 1.0, True)

@@ -42,6 +42,10 @@ from calibrant.predictions.predictions import Predictions
 
 # How far above their minima fits of a search among penalties may end, in nats a row.
 PATH_TOLERANCE = 1e-5
+
+# How often the spread of its inputs the largest may be: curvatures differ by the square.
+MOST_DIGITS = 1e4
+ALL_ALIKE = "took one temperature: the rows' numbers differ too little for a matrix"
 # Pulls on one entry of D that cross-validation tries, in units of one row's likelihood: whole
 # decades first, and then those next to the best of them. From the strongest on the loss may rise
 # before it falls (Dirichlet calibration of a hundred classes), so they aren't tried one by one.
@@ -247,6 +251,8 @@ class _RegularisedMatrix(LinearMap):
         inputs = self.inputs_of(
             xnp, to_numpy(predictions.scores).astype(np.float64), {}, masks=False
         )
+        if np.abs(inputs).max() > MOST_DIGITS * inputs.std():
+            return replace(report, notes=(*report.notes, ALL_ALIKE))
         rows = LinearLikelihood(
             inputs,
             predictions.labels,

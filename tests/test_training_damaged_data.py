@@ -191,7 +191,8 @@ def cifar(folder: Path) -> None:
 def test_class_names_of_cifar_that_are_no_text_are_refused(tmp_path: Path) -> None:
     cifar(tmp_path / "cifar")
     (tmp_path / "cifar/batches.meta.txt").write_bytes(b"caf\xe9\n")
-    with pytest.raises(InputError, match=r"cifar: can't read batches\.meta\.txt: it is no UTF-8 text .*save it as UTF-8$"):
+    told = r"cifar: can't read batches\.meta\.txt: it is no UTF-8 text .*; save it as UTF-8$"
+    with pytest.raises(InputError, match=told):
         read_cifar(tmp_path / "cifar")
 
 

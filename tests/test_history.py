@@ -68,6 +68,7 @@ def test_the_command_line_writes_the_page_of_several_files(
     done = CliRunner().invoke(app, ["measure", *files, *more])
     assert done.exit_code == 0, done.output
     assert "higher" in done.stdout
+    assert "In percent: confidence; accuracy; ECE. Floor 95 %: " in done.stdout
     assert "tuesday.npz" in done.stdout
     assert "monday.npz" in Path("p.html").read_text(encoding="utf-8")
     done = CliRunner().invoke(app, ["measure", *files, *more, "--by", "class"])

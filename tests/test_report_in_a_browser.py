@@ -18,6 +18,7 @@ import pytest
 
 import calibrant as cb
 from calibrant.decision import decide_by
+from calibrant.evaluation.history import History
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -26,7 +27,7 @@ METHODS = [
     "none", "temperature", "temperature-laplace", "ets", "isotonic", "histogram", "smart", "svs",
     "vector", "platt", "beta", "irm",
 ]  # fmt: skip
-KINDS = ["comparison", "groups", "monitor", "decision", "decision by groups"]
+KINDS = ["comparison", "groups", "monitor", "decision", "decision by groups", "history"]
 SWITCHES = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
     "--disable-background-networking --disable-component-update --virtual-time-budget=20000 "
@@ -393,6 +394,19 @@ def decided(kind: str) -> Any:
     return decide_by(scaling, test, "predicted", risk=0.05)
 
 
+def several_dates() -> History:
+    """Return the history of six dates with long names."""
+    test = cb.load_sample("test")
+    return History(
+        {
+            f"predictions/of the {i}th of October.npz": cb.evaluate(
+                test.take(slice(500 * i, 500 * (i + 1))), metrics=["ece", "nll"], resamples=30
+            )
+            for i in range(6)
+        }
+    )
+
+
 def test_the_mark_of_a_decision_moves_along_its_line(tmp_path: Path) -> None:
     decided("decision").to_html(tmp_path / "d.html")
     script = """
@@ -411,9 +425,7 @@ seen.mark = Number(document.querySelector("#mark circle").getAttribute("cx")) ==
     assert seen["mark"]
 
 
-@pytest.mark.parametrize(
-    "kind", ["comparison", "groups", "monitor", "decision", "decision by groups"]
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_screen_scrolls_a_page_sideways(
     kind: str, page: Path, labelled_logits: Any, tmp_path: Path
 ) -> None:
@@ -429,6 +441,9 @@ def test_no_screen_scrolls_a_page_sideways(
     if kind.startswith("decision"):
         page = tmp_path / "d.html"
         decided(kind).to_html(page)
+    if kind == "history":
+        page = tmp_path / "h.html"
+        several_dates().to_html(page)
     text = page.read_text(encoding="utf-8").replace("</body>", INNER)
     (tmp_path / "inner.html").write_text(allowing_scripts(text), encoding="utf-8")
     (tmp_path / "outer.html").write_text(OUTER, encoding="utf-8")
@@ -469,9 +484,7 @@ seen.violations = found.violations.map((v) => [v.id, v.nodes.map((n) => n.html.s
 """
 
 
-@pytest.mark.parametrize(
-    "kind", ["comparison", "groups", "monitor", "decision", "decision by groups"]
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_page_passes_axe(kind: str, page: Path, labelled_logits: Any, tmp_path: Path) -> None:
     pytest.importorskip("axe_core_python", reason="axe-core is not there")
     if kind == "groups":
@@ -486,6 +499,9 @@ def test_the_page_passes_axe(kind: str, page: Path, labelled_logits: Any, tmp_pa
     if kind.startswith("decision"):
         page = tmp_path / "d.html"
         decided(kind).to_html(page)
+    if kind == "history":
+        page = tmp_path / "h.html"
+        several_dates().to_html(page)
     axe = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
     with_axe = tmp_path / "axe.html"
     text = page.read_text(encoding="utf-8").replace("</body>", f"<script>{axe}</script></body>")

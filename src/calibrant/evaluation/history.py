@@ -10,7 +10,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
 from calibrant.core.text import wrap
-from calibrant.evaluation.formatting import compared, in_percent, percent, show, with_interval
+from calibrant.evaluation.formatting import compared, in_percent_are, percent, show, with_interval
 from calibrant.evaluation.results import Evaluation, MetricResult
 from calibrant.evaluation.uncertainty import PairedDifference, paired_difference
 
@@ -81,7 +81,7 @@ class History(Result):
     def as_table(self) -> Table:
         """Return the table that it prints."""
         leading = [result.metric for result in self._of_last()]
-        head = ["rows of", "n", "confidence", "right"]
+        head = ["set", "rows", "confidence", "accuracy"]
         for metric in leading:
             head += [metric.title, "interval"] + ["floor 95 %"] * (metric is leading[0])
         rows = list[list[str]]()
@@ -93,7 +93,11 @@ class History(Result):
                 row += [f"{show(metric, result.low)} .. {show(metric, result.high)}"]
                 row += [show(metric, result.floor_95)] * (metric is leading[0])
             rows.append(row)
-        return Table(head, rows, notes=in_percent(leading))
+        titles = ["confidence", "accuracy", *(m.title for m in leading if m.percent)]
+        notes = in_percent_are(titles, [m.title for m in leading if not m.percent])
+        if leading[0].percent:
+            notes += " Floor 95 %: perfectly calibrated confidences stay below it in 95 % of cases."
+        return Table(head, rows, notes=notes)
 
     def _of_last(self) -> list[MetricResult]:
         last = list(self.evaluations.values())[-1]

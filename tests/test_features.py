@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.optimize import minimize, minimize_scalar
 
-from calibrant.core import arrays
+from calibrant.core import arrays, numpy_namespace
 from calibrant.core.errors import (
     CalibrationWarning,
     CalibratorFileError,
@@ -21,6 +23,7 @@ from calibrant.core.errors import (
     PredictionsError,
 )
 from calibrant.files import read_predictions, write_predictions
+from calibrant.posthoc.array_ops import smallest
 from calibrant.posthoc.features import base
 from calibrant.posthoc.features.base import nearest_distances, unit_rows
 from calibrant.posthoc.features.density_aware import DensityAwareCalibration
@@ -111,6 +114,19 @@ def test_a_bank_is_capped_by_the_same_draw_every_time(drifting):
     given = BinMeanShift().fit(logits, labels, features, reference=features[:50])
     np.testing.assert_array_equal(given.bank_, unit_rows(features[:50]))
     assert not given.fit_report_.notes
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 12), st.integers(2, 400), st.integers(0, 10**6), st.booleans())
+def test_the_smallest_of_rows_are_those_of_sorting(count, width, seed, tied):
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(5, max(width, count + 1)))
+    rows[rng.uniform(size=rows.shape) < 0.05] = np.inf
+    rows = np.round(rows) if tied else rows
+    found = smallest(numpy_namespace, rows, count)
+    assert all(len(set(places)) == count for places in found.tolist())
+    values = np.sort(np.take_along_axis(rows, found, axis=1), axis=1)
+    np.testing.assert_array_equal(values, np.sort(rows, axis=1)[:, :count])
 
 
 def test_fewer_rows_than_neighbours(drifting):

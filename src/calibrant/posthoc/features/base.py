@@ -129,7 +129,7 @@ def distances(xp: Any, queries: Array, bank: Array, count: int, own: Array | Non
     """
     near, wide = xp.astype(queries, xp.float64), xp.astype(bank, xp.float64)
     # |q|^2 is the same for all candidates of a row.
-    order = xp.sum(wide * wide, axis=1)[None, :] - 2 * (near @ wide.T)
+    order = (-2 * near) @ wide.T + xp.sum(wide * wide, axis=1)[None, :]
     if own is not None:
         every = xp.arange(int(bank.shape[0]), device=getattr(bank, "device", None))
         order = xp.where(every[None, :] == own[:, None], xp.inf, order)

@@ -233,22 +233,23 @@ class Mixture:
         groups for a row, the NLL falls by r_g dl_g/dbeta_g, and by (r - pi) x' along W.
         """
         rows, betas = self.rows, self.beta * ratios
-        scores = self.features @ weights.T
-        scores -= scores.max(axis=1, keepdims=True)
+        # Groups go first: NumPy takes far longer to sum many rows of two than two rows of many.
+        scores = weights @ self.features.T
+        scores -= scores.max(axis=0)
         share = np.exp(scores)
-        total = share.sum(axis=1, keepdims=True)
+        total = share.sum(axis=0)
         share /= total
         points = [rows.curve.evaluate(float(b)) for b in betas]
         gap = rows.label_gap
         of_label = [-p.value - b * gap for p, b in zip(points, betas, strict=True)]
-        joint = scores - np.log(total) + np.stack(of_label, axis=1)
-        top = joint.max(axis=1, keepdims=True)
-        likelihood = top[:, 0] + np.log(np.exp(joint - top).sum(axis=1))
-        charge = np.exp(joint - likelihood[:, None])
-        charged = list(zip(charge.T, points, strict=True))
+        joint = scores - np.log(total) + np.stack(of_label)
+        top = joint.max(axis=0)
+        likelihood = top + np.log(np.exp(joint - top).sum(axis=0))
+        charge = np.exp(joint - likelihood)
+        charged = list(zip(charge, points, strict=True))
         return Point(
             -float(likelihood.mean()) + self.penalty * float(np.mean(weights**2)),
-            (share - charge).T @ self.features / rows.n + 2 * self.penalty / weights.size * weights,
+            (share - charge) @ self.features / rows.n + 2 * self.penalty / weights.size * weights,
             np.array([c @ (p.slope + gap) for c, p in charged]) * betas / rows.n,
             np.array([c @ p.curvature for c, p in charged]) * betas**2 / rows.n,
         )

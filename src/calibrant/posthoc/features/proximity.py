@@ -31,6 +31,7 @@ from calibrant.posthoc.confidence.base import mixed_with_uniform, rebuilt
 from calibrant.posthoc.confidence.binning import equal_mass_edges
 from calibrant.posthoc.facts import FEATURES, Facts
 from calibrant.posthoc.features.base import (
+    ROWS_WORTH_A_PASS,
     NeighbourCalibrator,
     blocks,
     choose_references,
@@ -223,8 +224,9 @@ class ProximityDensityRatio(ProximityMap):
         return super().map_arrays() | {"n_classes": np.asarray(float(self.n_classes_))}
 
     def widest(self) -> int:
-        """Return the kernels of all calibration rows, if those are most."""
-        return max(super().widest(), len(self.right_), len(self.wrong_))
+        """Return the kernels of all calibration rows, if those are most; see `ROWS_WORTH_A_PASS`."""
+        kernels = max(len(self.right_), len(self.wrong_))
+        return max(super().widest(), kernels // ROWS_WORTH_A_PASS)
 
     def mapped(self, xp: Any, confidence: Array, proximity: Array, learnt: Learnt) -> Array:
         """Return the share of the right rows' density."""
@@ -249,14 +251,15 @@ def bandwidth(points: FloatArray) -> FloatArray:
 
 def log_kernel_sum(xp: Any, queries: Array, points: Array, widths: Array) -> Array:
     """Return (m,) log of the sum of Gaussian product kernels of (n, d) points at (m, d) queries."""
-    scaled, places = queries / widths, points / widths
-    exponent = -0.5 * (scaled[:, :1] - places[None, :, 0]) ** 2
+    unit = widths * math.sqrt(2)
+    scaled, places = queries / unit, points / unit
+    away = (scaled[:, :1] - places[None, :, 0]) ** 2
     for axis in range(1, int(points.shape[1])):
-        exponent = exponent - 0.5 * (scaled[:, axis, None] - places[None, :, axis]) ** 2
-    top = xp.max(exponent, axis=1, keepdims=True)
-    total = xp.log(sums(xp, xp.exp(exponent - top)))
+        away = away + (scaled[:, axis, None] - places[None, :, axis]) ** 2
+    least = xp.min(away, axis=1, keepdims=True)
+    total = xp.log(sums(xp, xp.exp(least - away)))
     scale = xp.log(xp.prod(widths)) + 0.5 * int(points.shape[1]) * math.log(2 * math.pi)
-    return top[:, 0] + total - scale
+    return total - least[:, 0] - scale
 
 
 @dataclass(eq=False)

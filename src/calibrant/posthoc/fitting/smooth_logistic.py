@@ -202,14 +202,16 @@ def fit_logistic(
         gap = times(probability - correct, weights_of_rows)
         gradient = columns.T @ gap + precision @ weights
         bend = times(probability * (1 - probability), weights_of_rows)
-        hessian = columns.T @ (columns * bend[:, None]) + precision
-        if converged or steps == MAX_STEPS:
+        # The product of a matrix with itself takes half the time of one of two matrices.
+        bent = columns * np.sqrt(bend)[:, None]
+        hessian = bent.T @ bent + precision
+        if steps == MAX_STEPS:
             break
         direction = np.linalg.solve(hessian, -gradient)
         decrement, size = float(-gradient @ direction), 1.0
         if decrement < TOLERANCE:
             converged = True
-            continue
+            break
         steps += 1
         while size > 1e-8:
             trial = losses(weights + size * direction)

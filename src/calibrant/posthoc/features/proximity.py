@@ -224,7 +224,7 @@ class ProximityDensityRatio(ProximityMap):
         return super().map_arrays() | {"n_classes": np.asarray(float(self.n_classes_))}
 
     def widest(self) -> int:
-        """Return the kernels of all calibration rows, if those are most; see `ROWS_WORTH_A_PASS`."""
+        """Return what the kernels of all calibration rows take, where a chunk is worth a pass."""
         kernels = max(len(self.right_), len(self.wrong_))
         return max(super().widest(), kernels // ROWS_WORTH_A_PASS)
 

@@ -134,7 +134,7 @@ def test_a_schedule_that_is_told_of_no_epoch_is_named_once():
         for _ in range(PATIENCE - 1):
             loss(logits, target)
     with pytest.warns(
-        TrainingWarning, match=r"^Focal was told of no epoch in 50 batches: .* it stays at gamma 5$"
+        TrainingWarning, match=r"^Focal had no epoch in 50 batches: .* it stays at gamma 5$"
     ):
         untold(logits, target)
     untold(logits, target)

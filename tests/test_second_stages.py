@@ -657,3 +657,11 @@ def test_classes_that_no_training_row_has_can_be_said(rows):
 
 def test_heads_are_reached_from_the_package():
     assert calibrant.training.second_stages.MaCCal is MaCCal
+
+
+def test_a_head_learns_where_gradients_were_turned_off(rows):
+    train, held = rows
+    with torch.no_grad():  # as around the features of a network
+        inside = quick("retrain").fit(train.features, train.labels)
+    outside = quick("retrain").fit(train.features, train.labels)
+    torch.testing.assert_close(inside.logits(held.features), outside.logits(held.features))

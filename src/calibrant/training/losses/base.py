@@ -391,7 +391,7 @@ class CalibrationLoss(nn.Module):
             if after:
                 calls += f" and {after} after it"
             self._warn_once(
-                f"was told of no epoch in {PATIENCE} batches: call {calls}; without, {consequence}"
+                f"had no epoch in {PATIENCE} batches: call {calls}; without, {consequence}"
             )
         # A loop may validate after every second epoch only.
         if after and self._begun > 2:

@@ -163,8 +163,8 @@ class BesideTemperature:
         noted = "".join(f"; {note}" for note in self.notes)
         return (
             f"One temperature on the network's head (T = {self.temperature:.3g}{noted}) would have "
-            f"given {', '.join(said)}. New head less that, row by row: {', '.join(apart)}. "
-            f"{verdict}"
+            f"given {', '.join(said)}. The new head minus the temperature, on the same rows: "
+            f"{', '.join(apart)}. {verdict}"
         )
 
 

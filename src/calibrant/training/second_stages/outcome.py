@@ -21,6 +21,9 @@ from calibrant.training.second_stages.measured import (
 )
 from calibrant.training.second_stages.stage import SecondStage
 
+# What the new head is called where masks gained nothing.
+PLAIN = "retrained head"
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SecondStageOutcome:
@@ -45,7 +48,11 @@ class SecondStageOutcome:
     def name(self) -> str:
         """What the new head is: the method's name, or a retrained head where masks won nothing."""
         plain = self.stage.summary().get("plain_chosen", False)
-        return "retrained head" if plain else self.stage.method
+        return PLAIN if plain else self.stage.method
+
+    @property
+    def _head(self) -> str:
+        return self.name if self.name == PLAIN else f"head of {self.name}"
 
     @property
     def finding(self) -> str:
@@ -60,10 +67,10 @@ class SecondStageOutcome:
             losses = f", and better in {listed(self.beside.worse)}" if self.beside.worse else ""
             return (
                 "Take the temperature: on the same held-out rows one temperature on the network's "
-                f"own head does as well as the {self.name}{losses}."
+                f"own head does as well as the {self._head}{losses}."
             )
         price = f", and worse in {listed(self.beside.worse)}" if self.beside.worse else ""
-        return f"The {self.name} is better than one temperature in {listed(gains)}{price}."
+        return f"The {self._head} is better than one temperature in {listed(gains)}{price}."
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it; fractions and nats."""

@@ -121,7 +121,8 @@ class SecondStage(ABC):
         if reference_logits is not None:
             reference = _checked_reference(reference_logits, held_out)
         self._begin(rows.n_classes)
-        self._fit(rows, held_out, reference, progress or silent)
+        with torch.enable_grad():  # whoever computes features may have turned it off
+            self._fit(rows, held_out, reference, progress or silent)
         self._set_beside(held_out, reference)
         return self
 
@@ -164,7 +165,8 @@ class SecondStage(ABC):
             validating = NetworkFeatures(network, validation, source.name)
             held_out, reference = validating.cached(self.seed)
         self._begin(source.n_classes)
-        self._fit(source, held_out, reference, progress or silent)
+        with torch.enable_grad():  # whoever computes features may have turned it off
+            self._fit(source, held_out, reference, progress or silent)
         self._set_beside(held_out, reference)
         return self
 

@@ -25,7 +25,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.progress import Watcher, part_of
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
-from calibrant.core.text import counted, listed, wrap
+from calibrant.core.text import counted, listed
 from calibrant.evaluation.best_set import covariance_of_means, may_have_best_mean
 from calibrant.evaluation.bootstrap import Draws, drawn_once
 from calibrant.evaluation.evaluate import evaluate
@@ -292,10 +292,9 @@ class ModelComparison(Result):
             },
         }
 
-    def __str__(self) -> str:
-        table = self.as_table()
-        parts = (wrap(self.headline()), wrap(self.matched()), table.to_text(), wrap(table.notes))
-        return "\n\n".join(parts)
+    def above(self) -> tuple[str, ...]:
+        """Return the recommendation, and what it is at equal accuracy."""
+        return self.headline(), self.matched()
 
 
 def _points(result: MetricResult) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.core.errors import MissingDependencyError
 from calibrant.core.tables import Table
+from calibrant.core.text import wrap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,8 +45,21 @@ class Result:
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it; fractions, not percent."""
 
+    def above(self) -> tuple[str, ...]:
+        """Return the paragraphs that it prints above the table."""
+        return (self.headline(),)
+
+    def below(self) -> tuple[str, ...]:
+        """Return the paragraphs that it prints below the table and its notes."""
+        return ()
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.headline()}>"
+
+    def __str__(self) -> str:
+        table = self.as_table()
+        below = map(wrap, (table.notes, *self.below()))
+        return "\n\n".join([*map(wrap, self.above()), table.to_text(), *below])
 
     def to_markdown(self) -> str:
         """Return the table in Markdown, and what its columns mean."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import InputError
 from calibrant.core.result import Result
-from calibrant.core.text import counted, wrap
+from calibrant.core.text import counted
 from calibrant.core.weights import codes_of
 from calibrant.evaluation.formatting import percent
 from calibrant.evaluation.uncertainty import deviations, wilson_interval
@@ -310,10 +310,9 @@ class Decision(Result):
         of = "" if self.clusters is None else f" in {counted(self.clusters, 'cluster')}"
         return f"{counted(self.n, 'row')}{of} of {self.source}"
 
-    def __str__(self) -> str:
-        table = self.as_table()
-        below = [table.notes, self.promise(), *self.notes]
-        return "\n\n".join([wrap(self.headline()), table.to_text(), *map(wrap, below)])
+    def below(self) -> tuple[str, ...]:
+        """Return the promise, and the notes."""
+        return self.promise(), *self.notes
 
 
 def check_sure(sure: float) -> None:

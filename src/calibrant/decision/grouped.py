@@ -17,7 +17,7 @@ from calibrant.core.errors import (
     warn_caller,
 )
 from calibrant.core.tables import Table
-from calibrant.core.text import counted, wrap
+from calibrant.core.text import counted
 from calibrant.decision.base import Decision, Share
 from calibrant.decision.risk import (
     ABOVE_ALL,
@@ -346,9 +346,9 @@ class GroupedDecision(Decision):
         few = ", ".join(f"{name} ({n})" for name, n in self.too_small.items())
         return f"Too small, with fewer than {self.needed} rows or clusters: {few}." if few else ""
 
-    def __str__(self) -> str:
-        small = [wrap(self.small_in_words)] if self.too_small else []
-        return "\n\n".join([super().__str__(), *small])
+    def below(self) -> tuple[str, ...]:
+        """Return the promise, the notes, and the groups that are left out."""
+        return *super().below(), *([self.small_in_words] if self.too_small else [])
 
 
 def groups_of(rows: Predictions, groups: Array | str) -> tuple[list[str], IntArray]:

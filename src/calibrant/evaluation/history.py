@@ -9,7 +9,6 @@ from typing import Any
 from calibrant.core.errors import InputError
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
-from calibrant.core.text import wrap
 from calibrant.evaluation.formatting import compared, in_percent_are, percent, show, with_interval
 from calibrant.evaluation.results import Evaluation, MetricResult
 from calibrant.evaluation.uncertainty import PairedDifference, paired_difference
@@ -115,7 +114,3 @@ class History(Result):
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it; fractions, not percent."""
         return {name: each.as_dict() for name, each in self.evaluations.items()}
-
-    def __str__(self) -> str:
-        table = self.as_table()
-        return f"{wrap(self.headline())}\n\n{table.to_text()}\n\n{wrap(table.notes)}"

@@ -126,13 +126,12 @@ def check_members(archive: zipfile.ZipFile, source: str) -> None:
 
 
 @contextmanager
-def readable(what: str, source: str, error: type[InputError] = PredictionsError) -> Generator[None]:
-    """Turn any exception of a decoder in the body into one error of the given class, in one line.
+def readable(what: str, source: str) -> Generator[None]:
+    """Turn any exception of a decoder in the body into one `PredictionsError`, in one line.
 
     Args:
         what: what is read, as the message names it.
         source: begins the message.
-        error: what to raise.
     """
     try:
         yield
@@ -142,7 +141,7 @@ def readable(what: str, source: str, error: type[InputError] = PredictionsError)
     except UnicodeDecodeError as failure:
         ending = PurePath(source).suffix
         command = f"iconv -f WINDOWS-1252 -t UTF-8 {shlex.quote(source)} > utf8{ending}"
-        raise error(
+        raise PredictionsError(
             f"{source}: can't read {what}: it is no UTF-8 text ({failure.reason}); save it as UTF-8"
             + f", of an older Windows by {command}" * bool(ending)  # not a folder
         ) from failure
@@ -150,29 +149,24 @@ def readable(what: str, source: str, error: type[InputError] = PredictionsError)
     except Exception as failure:
         reason = str(failure).strip().partition("\n")[0][:SHOWN_CHARACTERS]
         name = type(failure).__name__
-        raise error(f"{source}: can't read {what}: {reason or name}") from failure
+        raise PredictionsError(f"{source}: can't read {what}: {reason or name}") from failure
 
 
-def load_json(
-    text: str | bytes,
-    source: str,
-    what: str = "the JSON",
-    error: type[InputError] = PredictionsError,
-) -> Any:
+def load_json(text: str | bytes, source: str, what: str = "the JSON") -> Any:
     """Return what a JSON document holds.
 
     Raises:
-        InputError: of the given class: it is no JSON, too long, nested too deep, or holds a number
-            of thousands of digits.
+        PredictionsError: it is no JSON, too long, nested too deep, or holds a number of thousands
+            of digits.
     """
     if len(text) > MOST_DOCUMENT_BYTES:
-        raise error(f"{source}: {what} is longer than {MOST_DOCUMENT_BYTES >> 20} MiB")
+        raise PredictionsError(f"{source}: {what} is longer than {MOST_DOCUMENT_BYTES >> 20} MiB")
     try:
         return json.loads(text)
     except RecursionError:
-        raise error(f"{source}: can't read {what}: it is nested too deep") from None
+        raise PredictionsError(f"{source}: can't read {what}: it is nested too deep") from None
     except ValueError as failure:
-        raise error(f"{source}: can't read {what}: {failure}") from failure
+        raise PredictionsError(f"{source}: can't read {what}: {failure}") from failure
 
 
 def json_entries(text: str, source: str) -> list[str]:
@@ -212,17 +206,17 @@ def json_entries(text: str, source: str) -> list[str]:
     return found
 
 
-def load_toml(path: Path, source: str, error: type[InputError] = InputError) -> dict[str, Any]:
-    """Return what a TOML file holds; errors as for `load_json`."""
-    check_regular(path, source, error)
+def load_toml(path: Path, source: str) -> dict[str, Any]:
+    """Return what a TOML file holds; `InputError` for one that isn't usable."""
+    check_regular(path, source, InputError)
     if path.stat().st_size > MOST_DOCUMENT_BYTES:
-        raise error(f"{source}: is longer than {MOST_DOCUMENT_BYTES >> 20} MiB")
+        raise InputError(f"{source}: is longer than {MOST_DOCUMENT_BYTES >> 20} MiB")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
-        raise error(f"{source}: is nested too deep") from None
+        raise InputError(f"{source}: is nested too deep") from None
     except (ValueError, OSError) as failure:
-        raise error(f"{source}: is no TOML: {failure}") from failure
+        raise InputError(f"{source}: is no TOML: {failure}") from failure
 
 
 def optional(module: str, package: str, extra: str) -> Any:

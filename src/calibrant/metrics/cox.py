@@ -134,7 +134,7 @@ class CoxFits(NamedTuple):
 
 def fit_of_curve(curve: ResidualCurves) -> CoxFit:
     """Return slope and intercept of one residual curve."""
-    slope, intercept = _fit(*_cells_of(curve))[0]
+    slope, intercept = _fit_of_ties(curve)
     return CoxFit(float(slope), float(intercept))
 
 
@@ -145,7 +145,7 @@ def fits_of_curves(curves: ResidualCurves) -> CoxFits:
 
 def in_the_large_of_curve(curve: ResidualCurves) -> float:
     """Return the intercept with the slope held at 1 of one residual curve."""
-    return float(_fit(*_cells_of(curve), fixed_slope=True)[0, 1])
+    return float(_fit_of_ties(curve, fixed_slope=True)[1])
 
 
 def in_the_large_of_curves(curves: ResidualCurves) -> FloatArray:
@@ -159,11 +159,10 @@ slopes_of_curves: Part[FloatArray] = Part(fits_of_curves, "slope")
 intercepts_of_curves: Part[FloatArray] = Part(fits_of_curves, "intercept")
 
 
-def _cells_of(curves: ResidualCurves) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return positions, counts and right ones of every run of equal confidences."""
-    starts = curves.rows.tie_starts
-    count, correct = (np.diff(sums[:, starts], axis=1) for sums in (curves.weights, curves.correct))
-    return logit(curves.rows.confidence[starts[:-1]]), count, correct
+def _fit_of_ties(curve: ResidualCurves, *, fixed_slope: bool = False) -> FloatArray:
+    """Return the slope and the intercept of one curve, exact: equal confidences are one cell."""
+    confidence, count, correct = curve.ties()
+    return _fit(logit(confidence), count, correct, fixed_slope=fixed_slope)[0]
 
 
 def _fit_of_cells(curves: ResidualCurves, *, fixed_slope: bool = False) -> FloatArray:

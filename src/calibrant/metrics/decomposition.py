@@ -100,7 +100,7 @@ def corp_decomposition(
     if score not in ("brier", "log"):
         raise InputError(f"score must be 'brier' or 'log', not '{score}'")
     rows = top_label(scores, labels, kind, sample_weight=sample_weight)
-    position, count, correct = _runs(rows.curves())
+    position, count, correct = rows.curves().ties()
     total = float(_score(position, count, correct, score).sum() / rows.total)
     refined = _isotonic_score(count[0], correct[0], score) / rows.total
     base = np.array([rows.accuracy])
@@ -169,13 +169,6 @@ def murphy_of_sums(sums: BinSums) -> ScoreDecomposition:
     )
 
 
-def _runs(curves: ResidualCurves) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return of runs of equal confidence what they say, (R or 1, G) rows and (R, G) right ones."""
-    starts = curves.rows.tie_starts
-    count, correct = (np.diff(sums[:, starts], axis=1) for sums in (curves.weights, curves.correct))
-    return curves.rows.confidence[starts[:-1]], count, correct
-
-
 def _score(said: FloatArray, count: FloatArray, correct: FloatArray, score: Score) -> FloatArray:
     """Return the summed score of saying `said` to `count` rows of which `correct` are right."""
     if score == "brier":
@@ -208,18 +201,18 @@ class CorpOfCurves:
     """
 
     def __init__(self, curves: ResidualCurves) -> None:
-        self._runs, self._n = _runs(curves), curves.total
+        self._ties, self._n = curves.ties(), curves.total
 
     @cached_property
     def miscalibration(self) -> FloatArray:
         """(R,) what isotonic recalibration gains."""
-        total = _score(*self._runs, "brier").sum(axis=1)
+        total = _score(*self._ties, "brier").sum(axis=1)
         return np.maximum(total / self._n - self.refinement, 0.0)
 
     @cached_property
     def refinement(self) -> FloatArray:
         """(R,) scores after isotonic recalibration."""
-        _, count, correct = self._runs
+        _, count, correct = self._ties
         refined = [
             _isotonic_score(rows, hits, "brier")
             for rows, hits in zip(np.broadcast_to(count, correct.shape), correct, strict=True)

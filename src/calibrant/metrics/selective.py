@@ -71,7 +71,7 @@ def risk_coverage(
         array([0.9, 0.8])
     """
     curve = top_label(scores, labels, kind, sample_weight=sample_weight, top=True).curves()
-    counted, errors = (sums[0, 1:] for sums in _from_the_top(curve))
+    counted, errors = (sums[0, 1:] for sums in from_the_top(curve))
     threshold = curve.rows.confidence[curve.rows.tie_starts[:-1]][::-1]
     some = counted > 0  # rows of weight 0 answer nothing
     counted, errors = counted[some], errors[some]
@@ -194,7 +194,7 @@ def risk_at_coverage(
     curve = top_label(scores, labels, kind, sample_weight=sample_weight, top=True).curves()
     # Less a rounding error, so that 0.07 of 100 rows are 7 of them.
     answered = math.ceil(coverage * float(curve.total[0]) * (1 - 1e-12))
-    counted, errors = _from_the_top(curve)
+    counted, errors = from_the_top(curve)
     after = int(np.searchsorted(counted[0], answered))
     low, high = counted[0, after - 1], counted[0, after]
     share = (answered - low) / (high - low)
@@ -240,7 +240,7 @@ def coverage_at_risk(
     return float(within.max(initial=0.0))
 
 
-def _from_the_top(curves: ResidualCurves) -> tuple[FloatArray, FloatArray]:
+def from_the_top(curves: ResidualCurves) -> tuple[FloatArray, FloatArray]:
     """Return (R, G + 1) counts and errors of the most confident runs, from none to all."""
     starts = curves.rows.tie_starts[::-1]
     counted = curves.weights[:, -1:] - curves.weights[:, starts]
@@ -250,7 +250,7 @@ def _from_the_top(curves: ResidualCurves) -> tuple[FloatArray, FloatArray]:
 
 def aurc_of_curves(curves: ResidualCurves) -> FloatArray:
     """Return the (R,) AURCs of residual curves."""
-    counted, errors = _from_the_top(curves)
+    counted, errors = from_the_top(curves)
     size, more = np.diff(counted, axis=1), np.diff(errors, axis=1)
     before = counted[:, :-1]
     rate = np.divide(more, size, out=np.zeros(more.shape), where=size > 0)

@@ -193,6 +193,12 @@ class ResidualCurves:
         """(R, N + 1) sums of a over the first k rows."""
         return self.confidence - self.residual
 
+    def ties(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return (G,) distinct confidences, (R or 1, G) rows of each, and (R, G) right ones."""
+        starts = self.rows.tie_starts
+        count, correct = (np.diff(sums[:, starts], axis=1) for sums in (self.weights, self.correct))
+        return self.rows.confidence[starts[:-1]], count, correct
+
     def cuts(self, edges: FloatArray) -> IntArray:
         """Return the row positions of the edges of bins (lo, hi]; the first holds 0 too."""
         cuts = np.searchsorted(self.rows.confidence, edges, side="right")

@@ -30,12 +30,12 @@ from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.core.progress import Watcher
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
-from calibrant.core.text import counted, wrap
+from calibrant.core.text import counted
 from calibrant.core.weights import mean
 from calibrant.evaluation.formatting import interval_of, percent
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, check_drawing
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.refits import RESAMPLES, fitted_to, refitted, units_of
+from calibrant.posthoc.refits import RESAMPLES, fitted_to, not_fitted_note, refitted, units_of
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import said_of_top, score_top
 
@@ -118,10 +118,9 @@ class ExpectedAccuracy(Result):
             "notes": list(self.notes),
         }
 
-    def __str__(self) -> str:
-        table = self.as_table()
-        below = (table.notes, self.promise(), *self.notes)
-        return "\n\n".join([wrap(self.headline()), table.to_text(), *map(wrap, below)])
+    def below(self) -> tuple[str, ...]:
+        """Return what it takes for granted, and the notes."""
+        return self.promise(), *self.notes
 
 
 # Parameters: the calibrator, both sets of rows, and the draws.
@@ -188,10 +187,7 @@ def expected_accuracy(
         values[way] = (value, min(float(low), value), max(float(high), value))
     notes = list[str]()
     if not fitted_to(calibrator, before):
-        notes.append(
-            f"{calibrator.method} wasn't fitted to {before.source}, as far as can be told, so the "
-            "intervals leave out the uncertainty of its fit."
-        )
+        notes.append(not_fitted_note(calibrator, before))
     if rows.clusters is not None and before.clusters is None:
         notes.append(
             f"Outcomes within a cluster count as independent: {before.source} has no clusters that "

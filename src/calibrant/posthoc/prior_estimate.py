@@ -39,7 +39,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.progress import Watcher
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
-from calibrant.core.text import counted, wrap
+from calibrant.core.text import counted
 from calibrant.evaluation.formatting import interval_of, percent
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, check_drawing
 from calibrant.posthoc.base import Calibrator
@@ -52,6 +52,7 @@ from calibrant.posthoc.refits import (
     drawn,
     fitted_to,
     mean_with_covariance,
+    not_fitted_note,
     refitted,
     units_of,
 )
@@ -199,11 +200,9 @@ class PriorEstimate(Result):
             "notes": list(self.notes),
         }
 
-    def __str__(self) -> str:
-        table = self.as_table()
-        return "\n\n".join(
-            [wrap(self.headline()), table.to_text(), *map(wrap, (table.notes, *self.notes))]
-        )
+    def below(self) -> tuple[str, ...]:
+        """Return the notes."""
+        return self.notes
 
 
 # Parameters: the calibrator, both sets of rows, and the draws.
@@ -366,8 +365,5 @@ def _notes(
             "has one, such as svs or vector."
         )
     if not fitted_to(calibrator, before):
-        notes.append(
-            f"{calibrator.method} wasn't fitted to {before.source}, as far as can be told, so the "
-            "intervals leave out the uncertainty of its fit."
-        )
+        notes.append(not_fitted_note(calibrator, before))
     return notes

@@ -59,6 +59,14 @@ def fitted_to(calibrator: Calibrator, rows: Predictions) -> bool:
     return share is not None and were_fitted(share, rows)
 
 
+def not_fitted_note(calibrator: Calibrator, rows: Predictions) -> str:
+    """Return what to say of intervals where `fitted_to` these rows a calibrator isn't."""
+    return (
+        f"{calibrator.method} wasn't fitted to {rows.source}, as far as can be told, so the "
+        "intervals leave out the uncertainty of its fit."
+    )
+
+
 def units_of(rows: Predictions) -> IntArray:
     """Return the (N,) number of what each row is drawn with: its cluster, or itself."""
     if rows.clusters is None:

@@ -19,7 +19,6 @@ from calibrant.core.errors import InputError, heard_warnings
 from calibrant.core.progress import Watcher, steps
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
-from calibrant.core.text import wrap
 from calibrant.evaluation.bootstrap import drawn_once
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.formatting import (
@@ -194,10 +193,9 @@ class CrossValidated(Result):
             "metrics": found,
         }
 
-    def __str__(self) -> str:
-        table = self.as_table()
-        said = f"{self.headline()} {self.advice()}".strip()
-        return f"{wrap(said)}\n\n{table.to_text()}\n\n{wrap(table.notes)}"
+    def above(self) -> tuple[str, ...]:
+        """Return the finding, and what to make of it."""
+        return (f"{self.headline()} {self.advice()}".strip(),)
 
 
 # Parameters: what is fitted, to which rows, and how `evaluate` draws.

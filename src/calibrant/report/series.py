@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
 from calibrant.core.weights import times
 from calibrant.evaluation.results import Evaluation
 from calibrant.evaluation.sample import RowSample
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, wilson_interval
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums, Strategy, bin_edges, mass_cuts
+from calibrant.metrics.selective import from_the_top
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.scoring import RowScores
 
@@ -271,34 +272,19 @@ def risk_coverage(rows: TopLabel, points: int = CURVE_POINTS) -> RiskCoverage:
 
     Rows of equal confidence are accepted together, so every point is reachable by a threshold.
     """
-    starts = rows.tie_starts[:-1][::-1]
-    if rows.weight is not None:
-        return _weighted_risk_coverage(rows, starts, points)
-    accepted = rows.n - starts
-    wanted = np.ceil(np.arange(1, points + 1) * rows.n / points)
-    kept = np.unique(np.searchsorted(accepted, wanted))
-    wrong = np.concatenate([[0.0], np.cumsum(1.0 - rows.correct[::-1])])[accepted[kept]]
+    of_all, wrong = from_the_top(rows.curves())
+    counted: NDArray[Any] = of_all[0, 1:]
+    errors: NDArray[Any] = wrong[0, 1:]
+    if rows.weight is None:
+        counted, errors = np.rint(counted).astype(np.int64), np.rint(errors).astype(np.int64)
+    wanted: FloatArray = np.arange(1, points + 1) * counted[-1] / points
+    kept = np.unique(np.minimum(np.searchsorted(counted, wanted), len(counted) - 1))
     return RiskCoverage(
-        rows.confidence[starts[kept]],
-        accepted[kept].astype(np.int64),
-        np.rint(wrong).astype(np.int64),
-        rows.n,
-    )
-
-
-def _weighted_risk_coverage(rows: TopLabel, starts: IntArray, points: int) -> RiskCoverage:
-    assert rows.weight is not None
-    of_top = rows.weight[::-1]
-    above, wrong = np.cumsum(of_top), np.cumsum(of_top * (1.0 - rows.correct[::-1]))
-    accepted: FloatArray = above[rows.n - 1 - starts]
-    wanted: FloatArray = np.linspace(0.0, float(above[-1]), points + 1)[1:]
-    places = np.searchsorted(accepted, wanted)
-    kept = np.unique(np.minimum(places, len(starts) - 1))
-    return RiskCoverage(
-        rows.confidence[starts[kept]],
-        accepted[kept],
-        wrong[rows.n - 1 - starts[kept]],
-        float(above[-1]),
+        rows.confidence[rows.tie_starts[:-1]][::-1][kept],
+        counted[kept],
+        # Differences of running sums may miss 0 by rounding.
+        np.maximum(errors[kept], 0),
+        counted[-1].item(),
     )
 
 

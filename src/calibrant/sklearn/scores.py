@@ -77,9 +77,7 @@ class Scores:
         return np.log(np.maximum(self.values, floor)) if self.probabilities else self.values
 
 
-def scores_of(
-    estimator: Any, X: Any, response: str, classes: NDArray[Any], own: NDArray[Any] | None = None
-) -> Scores:
+def scores_of(estimator: Any, X: Any, response: str, classes: NDArray[Any]) -> Scores:
     """Ask a fitted classifier for its scores of rows.
 
     Args:
@@ -87,13 +85,12 @@ def scores_of(
         X: rows, of whatever kind it takes.
         response: the method to ask.
         classes: (K,) sorted, all that there are.
-        own: those that the classifier was fitted on, if it has no `classes_`.
 
     Raises:
         PredictionsError: it answers in another shape than a score for each of its classes, or with
             NaN or infinity.
     """
-    known = np.asarray(getattr(estimator, "classes_", classes if own is None else own))
+    known = np.asarray(getattr(estimator, "classes_", classes))
     found = np.asarray(getattr(estimator, response)(X), dtype=np.float64)
     name = f"{type(estimator).__name__}.{response}"
     if found.ndim == 2 and found.shape[1] == 1:

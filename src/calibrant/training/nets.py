@@ -95,13 +95,10 @@ class ImageClassifier(nn.Module):
         return (logits, features.detach()) if return_features else logits
 
 
-def conv_norm(
-    inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int | None = None
-) -> nn.Sequential:
-    """Return a convolution without bias and its batch norm; padding keeps the size by default."""
-    padding = kernel // 2 if padding is None else padding
+def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
+    """Return a convolution without bias, padded so that it keeps the size, and its batch norm."""
     return nn.Sequential(
-        nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=padding, bias=False),
+        nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False),
         nn.BatchNorm2d(outputs),
     )
 

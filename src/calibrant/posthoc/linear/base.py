@@ -47,14 +47,14 @@ class LinearMap(Calibrator):
     def linear_map(self) -> tuple[FloatArray, FloatArray]:
         """Return W, (K, K) or the (K,) entries of a diagonal, and (K,) b."""
 
-    @abstractmethod
+    @property
+    def x_is(self) -> Inputs:
+        """What x are."""
+        return "centred"
+
     def inputs_of(self, xp: Any, logits: Array, learnt: Learnt, masks: bool) -> Array:
         """Return (n, K) x of logits in a new array, 0 where a class is masked; see `transform`."""
-
-    @property
-    def reads_log_probabilities(self) -> bool:
-        """Whether x are log-probabilities, which are never above 0."""
-        return False
+        return linear_inputs(xp, logits, self.x_is, as_type(xp, learnt["beta"], logits), masks)
 
     def map_arrays(self) -> dict[str, NDArray[Any]]:
         """Return W, b and, where inputs need it, the inverse temperature.
@@ -76,7 +76,7 @@ class LinearMap(Calibrator):
 
         The largest log-probability of K is at least -log K, x in units of 1 / beta.
         """
-        if not self.reads_log_probabilities or weight.ndim > 1 or beta is None:
+        if self.x_is != "log-probabilities" or weight.ndim > 1 or beta is None:
             return False
         below = weight * (math.log(len(weight)) / float(beta))
         # For a single row to be mapped, `min` and `max` of an array would take a tenth of the time.
@@ -120,9 +120,9 @@ class PenalisedMap(LinearMap):
     bias_: FloatArray = learnt("K")
 
     @property
-    def reads_log_probabilities(self) -> bool:
-        """Whether `inputs` says so."""
-        return self.inputs == "log-probabilities"
+    def x_is(self) -> Inputs:
+        """What `inputs` says."""
+        return self.inputs
 
     @property
     def weight_(self) -> FloatArray:
@@ -133,11 +133,6 @@ class PenalisedMap(LinearMap):
     def linear_map(self) -> tuple[FloatArray, FloatArray]:
         """Return W in the caller's units, (K,) if it is diagonal, and b."""
         return self.weight_, self.bias_
-
-    def inputs_of(self, xp: Any, logits: Array, learnt: Learnt, masks: bool) -> Array:
-        """Return log-probabilities or centred logits, as `inputs` says."""
-        beta = as_type(xp, learnt["beta"], logits)
-        return linear_inputs(xp, logits, self.inputs, beta, masks)
 
     @abstractmethod
     def _penalties(self, rows: float, classes: int) -> FloatArray:

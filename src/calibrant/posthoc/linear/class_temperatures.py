@@ -8,13 +8,12 @@ the largest score, where it stands, and the sum of their exponentials relative t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import (
-    Array,
     BoolArray,
     FloatArray,
     IntArray,
@@ -24,8 +23,6 @@ from calibrant.core.arrays import (
 )
 from calibrant.core.errors import ConvergenceWarning, NotIdentifiedWarning, warn_caller
 from calibrant.core.fit_report import FitReport
-from calibrant.posthoc.applying import Learnt
-from calibrant.posthoc.array_ops import as_type
 from calibrant.posthoc.facts import LINEAR, Facts
 from calibrant.posthoc.fitting.binned_gap import binned_gaps
 from calibrant.posthoc.fitting.cross_validation import difference_of_losses, fold_numbers
@@ -35,7 +32,6 @@ from calibrant.posthoc.linear.likelihood import (
     INPUTS,
     Inputs,
     LinearLikelihood,
-    linear_inputs,
 )
 from calibrant.posthoc.linear.optimum import SMALL_GRADIENT
 from calibrant.posthoc.state import learnt
@@ -363,14 +359,9 @@ class ClassTemperatureScaling(_ClassTemperatures):
         return self.criterion != "ece"
 
     @property
-    def reads_log_probabilities(self) -> bool:
-        """Whether it was fitted by likelihood."""
-        return self.criterion != "ece"
-
-    def inputs_of(self, xp: Any, logits: Array, learnt: Learnt, masks: bool) -> Array:
-        """Return log-probabilities, or centred logits for the search by ECE."""
-        inputs = "centred" if self.criterion == "ece" else "log-probabilities"
-        return linear_inputs(xp, logits, inputs, as_type(xp, learnt["beta"], logits), masks)
+    def x_is(self) -> Inputs:
+        """Log-probabilities, or centred logits for the search by ECE."""
+        return "centred" if self.criterion == "ece" else "log-probabilities"
 
     def _fit(self, predictions: Predictions) -> FitReport:
         base, self.shrinkage_ = self._start(predictions), 0.0
@@ -486,14 +477,9 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
     inputs: Inputs = argument("log-probabilities", choices=INPUTS)
 
     @property
-    def reads_log_probabilities(self) -> bool:
-        """Whether `inputs` says so."""
-        return self.inputs == "log-probabilities"
-
-    def inputs_of(self, xp: Any, logits: Array, learnt: Learnt, masks: bool) -> Array:
-        """Return log-probabilities or centred logits, as `inputs` says."""
-        beta = as_type(xp, learnt["beta"], logits)
-        return linear_inputs(xp, logits, self.inputs, beta, masks)
+    def x_is(self) -> Inputs:
+        """What `inputs` says."""
+        return self.inputs
 
     def _fit(self, predictions: Predictions) -> FitReport:
         base = self._start(predictions)

@@ -222,8 +222,8 @@ def _offsets(room: int, count: int, generator: torch.Generator) -> Tensor:
 SHARE = 0.1
 
 
-def shuffled_split(rows: int, seed: int, share: float = SHARE) -> tuple[Tensor, Tensor]:
-    """Return the indices of training and validation rows: the first `share` of a shuffle.
+def shuffled_split(rows: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the indices of training and validation rows: the first tenth of a shuffle.
 
     The shuffle is that of NumPy's legacy generator, so that a seed holds out the same images as the
     code of Mukhoti et al. (seed 1, whatever the seed of the run) and of the margin-based losses
@@ -234,13 +234,13 @@ def shuffled_split(rows: int, seed: int, share: float = SHARE) -> tuple[Tensor, 
     """
     order = np.arange(rows)
     np.random.RandomState(seed).shuffle(order)
-    held_out = int(np.floor(share * rows))
+    held_out = int(np.floor(SHARE * rows))
     _check(held_out, rows)
     return tensor(order[held_out:]), tensor(order[:held_out])
 
 
-def split_by_class(labels: Tensor, seed: int, share: float = SHARE) -> tuple[Tensor, Tensor]:
-    """Return the indices of training and validation rows: `share` of every class.
+def split_by_class(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the indices of training and validation rows: a tenth of every class.
 
     In Tiny-ImageNet it leaves 450 and 50 images a class.
 
@@ -252,7 +252,7 @@ def split_by_class(labels: Tensor, seed: int, share: float = SHARE) -> tuple[Ten
     by_class = order[np.argsort(truth[order], kind="stable")]
     counts = np.bincount(truth)
     rank = np.arange(len(truth)) - np.repeat(np.cumsum(counts) - counts, counts)
-    held_out = rank < np.floor(share * np.repeat(counts, counts))
+    held_out = rank < np.floor(SHARE * np.repeat(counts, counts))
     _check(int(held_out.sum()), len(truth))
     kept, taken = np.sort(by_class[~held_out]), np.sort(by_class[held_out])
     return tensor(kept), tensor(taken)

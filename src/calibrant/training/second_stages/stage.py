@@ -65,7 +65,6 @@ class SecondStage(ABC):
     # Its name on the command line, and what the list of methods says of it.
     method: ClassVar[str]
     words: ClassVar[str] = ""
-    needs_network: ClassVar[bool] = False
 
     epochs: int = argument(40, at_least=1)
     learning_rate: float = argument(0.1, above=0)

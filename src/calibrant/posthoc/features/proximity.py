@@ -84,7 +84,7 @@ class ProximityMap(NeighbourCalibrator):
     def map_confidence(self, confidence: FloatArray, proximity: FloatArray) -> FloatArray:
         """Return the (N,) recalibrated ones of (N,) confidences with these proximities."""
         learnt, out = self.map_arrays(), np.empty(len(confidence))
-        for part in blocks(len(out), self.widest()):
+        for part in blocks(len(out), self.widest() * ROWS_WORTH_A_PASS):
             out[part] = self.mapped(xnp, confidence[part], proximity[part], learnt)
         return out
 

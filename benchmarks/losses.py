@@ -1,22 +1,27 @@
 """What each loss takes beside cross-entropy: `python -m benchmarks.losses`.
 
-Value and gradient of one batch in float32, on one thread, of all losses that need no positions of
-rows and no mixtures. In every turn each is called once, in an order that is drawn anew, so that all
-meet the same machine and nobody always comes after the same one. Printed are medians of wall time
-with their quartiles, and how many times as long as this package's cross-entropy each took.
+Value and gradient of one batch in float32, on one thread. The network isn't in it, nor RankMixup's
+pass over one mixture a row. In every turn each is called once, in an order that is drawn anew, so
+that all meet the same machine and nobody always comes after the same one. Printed are medians of
+processor time with their quartiles, and how many times as long as cross-entropy each took: this
+package's, and torch's. `--json benchmarks/results/losses.json` keeps them for the reference pages.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from calibrant.core.errors import TrainingWarning
 from calibrant.core.text import format_table
 from calibrant.training import make_loss
 from calibrant.training.losses import LOSSES
@@ -24,14 +29,12 @@ from calibrant.training.losses import LOSSES
 SHAPES = ((128, 10), (256, 100), (256, 1000))
 WIDTH = 64  # of the features
 OWN, TORCHS = "cross-entropy", "torch's cross-entropy"
-NAMES = [name for name in LOSSES if name not in ("crl", "rankmixup")]
 
 
-def step(loss: nn.Module, logits: Tensor, target: Tensor, features: Tensor | None) -> None:
+def step(loss: nn.Module, logits: Tensor, target: Tensor, more: Mapping[str, Tensor]) -> None:
     """Compute a loss and its gradient."""
     logits.grad = None
-    value = loss(logits, target) if features is None else loss(logits, target, features)
-    value.backward()
+    loss(logits, target, **more).backward()
 
 
 def contenders(rows: int, classes: int) -> dict[str, Callable[[], None]]:
@@ -39,15 +42,22 @@ def contenders(rows: int, classes: int) -> dict[str, Callable[[], None]]:
     torch.manual_seed(0)
     logits = (3 * torch.randn(rows, classes)).requires_grad_()
     target = torch.randint(0, classes, (rows,))
-    features = torch.rand(rows, WIDTH)
-    torchs, losses = nn.CrossEntropyLoss(), [(name, make_loss(name, classes)) for name in NAMES]
-    calls = {
-        name: lambda one=loss: step(
-            one, logits, target, features if "features" in one.needs else None
-        )
-        for name, loss in losses
+    one_hot = nn.functional.one_hot(target, classes).float()
+    more: dict[str, dict[str, Tensor]] = {
+        "crl": {"index": torch.arange(rows)},
+        "rankmixup": {
+            "mixed_logits": (3 * torch.randn(1, rows, classes)).requires_grad_(),
+            "mixed_target": (0.7 * one_hot + 0.3 * one_hot.roll(1, 0))[None],
+        },
     }
-    return {TORCHS: lambda: step(torchs, logits, target, None)} | calls
+    more |= {name: {"features": torch.rand(rows, WIDTH)} for name in LOSSES if "fedlas" in name}
+    torchs = nn.CrossEntropyLoss()
+    calls: dict[str, Callable[[], None]] = {TORCHS: lambda: step(torchs, logits, target, {})}
+    for name in LOSSES:
+        loss = make_loss(name, classes, **{"samples": rows} if name == "crl" else {})
+        own = more.get(name, {})
+        calls[name] = lambda one=loss, own=own: step(one, logits, target, own)
+    return calls
 
 
 def main() -> None:
@@ -55,9 +65,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.losses", description=__doc__)
     parser.add_argument("--turns", type=int, default=300)
     parser.add_argument("--only", nargs="*", help="names of losses; cross-entropy is always there")
+    parser.add_argument("--json", type=Path, help="write the medians to this file too")
     arguments = parser.parse_args()
+    warnings.simplefilter("ignore", TrainingWarning)  # of epochs and optimisers, of which none is
     torch.set_num_threads(1)
     table: list[list[str]] = []
+    kept: dict[str, dict[str, dict[str, float]]] = {}
     for rows, classes in SHAPES:
         calls = contenders(rows, classes)
         if arguments.only:
@@ -66,16 +79,22 @@ def main() -> None:
         seconds: dict[str, list[float]] = {name: [] for name in calls}
         for turn in range(-3, arguments.turns):
             for name in random.sample(list(calls), len(calls)):
-                began = time.perf_counter()
+                began = time.process_time()
                 calls[name]()
                 if turn >= 0:
-                    seconds[name].append(time.perf_counter() - began)
-        own = float(np.median(seconds[OWN]))
+                    seconds[name].append(time.process_time() - began)
+        own, torchs = (float(np.median(seconds[name])) for name in (OWN, TORCHS))
         for name, taken in seconds.items():
             low, middle, high = np.quantile(taken, [0.25, 0.5, 0.75])
             spread = f"{1e3 * middle:.2f} ({1e3 * low:.2f} to {1e3 * high:.2f})"
-            table.append([f"{rows} x {classes}", name, spread, f"{middle / own:.2f}"])
-    print(format_table(["batch", "loss", "ms", "of cross-entropy"], table))
+            times = [f"{middle / own:.2f}", f"{middle / torchs:.2f}"]
+            medians = {"ms": round(1e3 * middle, 4), "times": round(middle / torchs, 2)}
+            kept.setdefault(name, {})[f"{rows} x {classes}"] = medians
+            table.append([f"{rows} x {classes}", name, spread, *times])
+    print(format_table(["batch", "loss", "ms", f"times {OWN}", f"times {TORCHS}"], table))
+
+    if arguments.json:
+        arguments.json.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

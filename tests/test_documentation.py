@@ -151,3 +151,6 @@ def test_every_loss_has_a_page_that_says_when_it_fails() -> None:
     # By hand: (1 - .99)^3 times -log .99, and (1 - .6)^3 times -log .6, for gamma = 3.
     assert "| right, confidence 0.60 | 0.033 | 0.511 |" in pages["losses/focal.md"]
     assert "| wrong, confidence 0.60 |" in pages["losses/brier.md"]
+    for name in LOSSES:
+        (cost,) = re.findall(r"^\| cost \| (.*) \|$", pages[f"losses/{name}.md"], flags=re.M)
+        assert len(re.findall(r"[\d.]+ \(\d+ x \d+\)", cost)) == 3

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
@@ -33,6 +34,8 @@ PACKAGES = (
     "calibrant.decision",
     *("calibrant.scale", "calibrant.training", "calibrant.report", "calibrant.sklearn"),
 )
+# What `python -m benchmarks.losses` measured.
+COSTS = Path(__file__).parents[2] / "benchmarks/results/losses.json"
 # Rows that pictures and tables of values are made of.
 FIT_ROWS, TEST_ROWS = 2_000, 1_000
 LISTED = ("Args", "Attributes", "Raises")
@@ -301,6 +304,7 @@ def loss_pages() -> dict[str, str]:
                 "needs, besides logits and labels",
                 ", ".join(sorted(_needs(name, kind))) or "nothing",
             ),
+            ("cost", _cost_of_loss(name)),
             ("in Python", f"`calibrant.training.losses.{kind.__name__}`"),
         ]
         published = [
@@ -342,6 +346,17 @@ def loss_pages() -> dict[str, str]:
     )
     listing = table(("loss", "in words", "source"), rows)
     return pages | {"losses/index.md": _index("Losses", intro, listing)}
+
+
+def _cost_of_loss(name: str) -> str:
+    """Return how many times as long as torch's cross-entropy a loss takes, as measured last."""
+    found = json.loads(COSTS.read_text(encoding="utf-8"))[name]
+    times = [f"{one['times']:.2g} ({batch})" for batch, one in found.items()]
+    return (
+        f"{', '.join(times)} times the processor time of torch's cross-entropy: value and gradient "
+        "of a batch (rows x classes) on one core, without the network (`python -m "
+        "benchmarks.losses`)"
+    )
 
 
 def _needs(name: str, kind: Any) -> frozenset[str]:

@@ -142,6 +142,12 @@ class SMART(SummaryTemperature):
     ... paper's objective alone    1.50 +- 0.07  .965 +- .004
     =============================  ============  ============
 
+    More weight on the likelihood buys it back for a higher ECE: on 5 000 rows of this network (ten
+    splits, 95 % intervals of paired differences) a weight of 1 lowers the NLL by .0034 (.0027 to
+    .0041) and raises ECE by .28 points (.04 to .51), a weight of 3 by .0061 (.0046 to .0076) and
+    .55 points (.26 to .81). On a CIFAR-10 ResNet-50 this method's NLL lies .0081 (.0051 to .0108)
+    below that of temperature scaling as it is.
+
     With 50 rows to fit (40 draws): uncalibrated 5.81, temperature scaling 4.96 +- 0.18, this method
     4.58 +- 0.26 with an NLL of .959, without shrinkage 4.51 +- 0.32 with an NLL of .985.
 

@@ -32,6 +32,21 @@ def forest(classes: int, trees: int = 30, seed: int = 0) -> tuple[Predictions, P
     return rows.take(slice(400)), rows.take(slice(400, None))
 
 
+@cache
+def boosted(classes: int, seed: int = 0) -> tuple[Predictions, Predictions]:
+    """Rows that boosted trees, which know theirs by heart, haven't seen: 400, and 3 000 others."""
+    from sklearn.datasets import make_classification
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    inputs, labels = make_classification(
+        4000, 12, n_informative=6, n_classes=classes, flip_y=0.1, random_state=seed
+    )
+    trees = HistGradientBoostingClassifier(max_iter=100, random_state=seed)
+    probs = trees.fit(inputs[:600], labels[:600]).predict_proba(inputs[600:])
+    rows = Predictions.from_probs(probs, labels[600:])
+    return rows.take(slice(400)), rows.take(slice(400, None))
+
+
 def losses(rows: Predictions) -> np.ndarray:
     of_label = np.asarray(rows.scores)[np.arange(rows.n), rows.labels]
     return -np.log(np.maximum(of_label, SMALLEST_PROBABILITY))
@@ -53,6 +68,21 @@ def applied(method: str, classes: int, seed: int = 0) -> Predictions:
 @pytest.mark.parametrize("method", ["temperature", "platt", "affine", "beta", "auto"])
 def test_of_a_forest_no_method_is_worse_than_the_forest_by_more_than_noise(method, classes, seed):
     worse, error = excess(applied(method, classes, seed), forest(classes, seed=seed)[1])
+    assert worse < 2 * error
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_of_boosted_trees_every_map_gains_and_auto_is_as_good_as_temperature(classes, seed):
+    fit, test = boosted(classes, seed)
+    maps = {
+        method: make_calibrator(method).fit_predictions(fit).apply_predictions(test)
+        for method in ("temperature", "affine", "smart", "auto")
+    }
+    for mapped in maps.values():
+        gain, error = excess(test, mapped)
+        assert gain > 5 * error
+    worse, error = excess(maps["auto"], maps["temperature"])
     assert worse < 2 * error
 
 

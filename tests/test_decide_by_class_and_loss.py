@@ -143,7 +143,7 @@ def test_what_is_called_is_what_the_file_and_the_words_say(tmp_path) -> None:
     called = found.of_rows(TEST)["called"]
     np.testing.assert_array_equal(called, PROBS[:, 3] >= found.threshold)
     assert found.error.value == pytest.approx((TEST.labels[called] != 3).mean())
-    assert "Call rows class 3 from a probability of" in str(found)
+    assert "call rows class 3 with a\nprobability of" in str(found)
     missed = cb.decide(SCALING, TEST, recall=0.9, of=3)
     not_called = ~missed.of_rows(TEST)["called"][TEST.labels == 3]
     assert missed.error.value == pytest.approx(not_called.mean())
@@ -179,7 +179,7 @@ def test_rows_of_many_files_give_the_same_as_in_memory(tmp_path, capsys) -> None
     SCALING.save(tmp_path / "t.safetensors")
     words = ["decide", str(tmp_path / "t.safetensors"), str(tmp_path / "part-*.npz")]
     app([*words, "--recall", "0.9", "--of", "3"], standalone_mode=False)
-    assert capsys.readouterr().out.startswith("Call rows class 3 from a probability of")
+    assert "call rows class 3 with a\nprobability of" in capsys.readouterr().out
 
 
 def test_a_column_is_a_loss_on_the_command_line_also_of_a_method(tmp_path, capsys) -> None:

@@ -158,7 +158,7 @@ def compare(
             fit=fit_set,
             test=test_set,
             rank_by=options.rank_by or "ece",
-            **vars(draw) | {"metrics": names_in(draw.metrics) or None},
+            **draw.drawn,
             **given,
             **how,
         )
@@ -340,15 +340,7 @@ def _compare_models(
     wanted = ["auto"] if options.methods == "all" else names_in(options.methods)
     methods = with_settings(wanted, options.settings)
     with watching("comparing", remaining=True) as watch:
-        found = compare_models(
-            models,
-            methods=methods,
-            metrics=names_in(draw.metrics) or None,
-            resamples=draw.resamples,
-            level=draw.level,
-            seed=draw.seed,
-            watch=watch,
-        )
+        found = compare_models(models, methods=methods, watch=watch, **draw.drawn)
     if output.report is not None:
         if output.images is not None:
             raise InputError("the page of --models lists no rows; leave out --images")

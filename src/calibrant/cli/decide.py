@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -12,9 +12,9 @@ from calibrant.cli.completion import complete_method
 from calibrant.cli.help import INTERVALS, OUTPUT
 from calibrant.cli.options import Files, ReportOptions, option
 from calibrant.cli.output import check_outputs, emit
-from calibrant.cli.sources import Source
+from calibrant.cli.sources import Source, kind_of_groups
 from calibrant.core.errors import InputError
-from calibrant.files import ReadOptions, read_column
+from calibrant.files import ReadOptions
 
 if TYPE_CHECKING:
     from calibrant.decision.base import Decision
@@ -109,7 +109,7 @@ def decide(
     rows = source.rows(outputs)
     rule: dict[str, Any] = vars(options) | {
         "costs": _costs(options.costs) if options.costs else None,
-        "loss": None if options.loss is None else _column(source, rows, options.loss),
+        "loss": None if options.loss is None else source.column(options.loss, rows),
         "of": int(options.of) if options.of is not None and options.of.isdecimal() else options.of,
     }
     by = rule.pop("by")
@@ -135,7 +135,6 @@ def _by_groups(
 ) -> Decision:
     """Decide in each group of a kind, or of a column of the files."""
     from calibrant.decision.by_groups import decide_by
-    from calibrant.evaluation.grouping import GroupKind
 
     costs = [rule.pop(name) for name in ("costs", "error_cost", "hand_over_cost")]
     if any(each is not None for each in costs):
@@ -143,8 +142,7 @@ def _by_groups(
             "--by shares a promise between groups, and costs have none; use --risk, --precision, "
             "--recall or --cover"
         )
-    kinds = {"class": "predicted"} | {kind: kind for kind in get_args(GroupKind)}
-    groups: Any = kinds[by] if by in kinds else _column(source, rows, by)
+    groups: Any = kind_of_groups(by) or source.column(by, rows)
     return decide_by(calibrator, rows, groups, **rule, by=by)
 
 
@@ -152,16 +150,6 @@ def _calibrator(given: str) -> Calibrator | str:
     from calibrant.posthoc.loading import load
 
     return load(given) if given.endswith(".safetensors") else given
-
-
-def _column(source: Source, rows: Any, name: str) -> Any:
-    """Return a column that stands beside rows."""
-    import numpy as np
-
-    if not source.many:
-        where, options = source.one()
-        return read_column(where, name, options)
-    return np.concatenate([batch.column for shard in rows for batch in shard.batches(name)])
 
 
 def _costs(text: str) -> list[list[float]]:

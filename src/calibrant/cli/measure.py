@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from calibrant.cli.completion import all_metrics, complete_group
 from calibrant.cli.help import MANY, ends_with
@@ -21,8 +21,8 @@ from calibrant.cli.options import (
 from calibrant.cli.output import check_outputs, emit
 from calibrant.cli.sources import Source, each_of
 from calibrant.core.errors import InputError
-from calibrant.core.text import names_in, wrap
-from calibrant.files import ReadOptions, read_column, read_predictions
+from calibrant.core.text import wrap
+from calibrant.files import ReadOptions, read_predictions
 from calibrant.files.folders import RUN_FILES, is_run
 from calibrant.files.formats.logs.reader import NothingToMeasureError
 from calibrant.files.reading import read_with_slice
@@ -164,8 +164,7 @@ def _side_by_side(
         raise InputError(
             "the page of --each shows whole files; leave out --by, --rows-for and --images"
         )
-    drawn: dict[str, Any] = vars(draw) | {"metrics": names_in(draw.metrics) or None}
-    found = History({file: evaluate(read_predictions(file, read), **drawn) for file in files})
+    found = History({file: evaluate(read_predictions(file, read), **draw.drawn) for file in files})
     assert output.report is not None
     found.to_html(output.report)
     return str(found), found.as_dict()
@@ -234,7 +233,7 @@ def _of_rows(
     from calibrant.evaluation.groups import evaluate_labels
 
     page = output.report
-    drawn: dict[str, Any] = vars(draw) | {"metrics": names_in(draw.metrics) or None}
+    drawn = draw.drawn
     if len(options.by or ()) > 1:
         return _worst_of_all(source, options.by, rows, draw, page)
     with source.working("measuring") as how:
@@ -276,8 +275,7 @@ def _by_group(
     """Return the rows measured within groups: those of a kind, or of a column of the files."""
     from calibrant.evaluation.groups import evaluate_by
 
-    groups = _column(source, by) if isinstance(rows, Predictions) else _kinds().get(by, by)
-    found = evaluate_by(rows, groups, **how)
+    found = evaluate_by(rows, source.groups(by, rows), **how)
     # Of rows in memory the library saw a column, but not its name.
     return replace(found, by=by) if found.by == "group" else found
 
@@ -296,26 +294,11 @@ def _worst_of_all(
         raise InputError(
             "several --by find the worst group by one error of its own; drop --metrics"
         )
-    if isinstance(rows, Predictions):
-        columns = {name: _column(source, name) for name in by}
-    else:
-        columns = {name: _kinds().get(name, name) for name in by}
+    columns = {name: source.groups(name, rows) for name in by}
     found = multicalibration(rows, columns, draws=draw.resamples, seed=draw.seed)
     if page is not None:
         found.to_html(page)
     return str(found), found.as_dict()
-
-
-def _kinds() -> dict[str, str]:
-    from calibrant.evaluation.grouping import GroupKind
-
-    return {"class": "predicted"} | {kind: kind for kind in get_args(GroupKind)}
-
-
-def _column(source: Source, by: str) -> Any:
-    """Return what groups are: a kind, or a column of one file."""
-    kinds = _kinds()
-    return kinds[by] if by in kinds else read_column(source.one()[0], by, source.one()[1])
 
 
 def inspect(file: File, read: ReadOptions, output: OutputOptions) -> None:

@@ -33,6 +33,7 @@ from calibrant.cli.help import INTERVALS, MANY, OUTPUT, OWN
 from calibrant.cli.output import shown_as
 from calibrant.core.errors import InputError
 from calibrant.core.temporaries import temporary_beside
+from calibrant.core.text import names_in
 from calibrant.files.formats import FORMATS
 from calibrant.files.options import FormatName, ReadOptions
 
@@ -107,6 +108,11 @@ class DrawOptions:
     )
     level: float = option(0.95, "Coverage of the intervals, a fraction.", panel=INTERVALS)
     seed: int = option(0, "Seed of all random draws.", panel=INTERVALS)
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """What `evaluate` and its kin are told of it."""
+        return vars(self) | {"metrics": names_in(self.metrics) or None}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,12 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from calibrant.cli.options import EngineOptions
 from calibrant.cli.output import check_outputs, progress
 from calibrant.core.errors import PredictionsError
-from calibrant.files import ReadOptions, read_predictions
+from calibrant.files import ReadOptions, read_column, read_predictions
 from calibrant.files.reading import with_proposal
 
 if TYPE_CHECKING:
@@ -92,6 +92,21 @@ class Source:
         check_outputs([*(Path(shard.where) for shard in shards), labels], outputs)
         return shards
 
+    def column(self, name: str, rows: Predictions | Shards) -> Any:
+        """Return a column that stands beside the rows, in memory."""
+        import numpy as np
+
+        if not self.many:
+            where, options = self.one()
+            return read_column(where, name, options)
+        shards: Any = rows
+        return np.concatenate([batch.column for shard in shards for batch in shard.batches(name)])
+
+    def groups(self, by: str, rows: Predictions | Shards) -> Any:
+        """Return what groups are to the library: a kind, or a column, of many files its name."""
+        kind = kind_of_groups(by)
+        return kind or (by if self.many else self.column(by, rows))
+
     @contextmanager
     def working(self, what: str) -> Generator[dict[str, Any]]:
         """Yield how a function of the library works on the rows, with a bar on a terminal."""
@@ -101,6 +116,14 @@ class Source:
         engine = Engine(name, self.engine.workers, self.engine.scheduler)
         with watching(what) as watch:
             yield {"engine": engine, "skip_broken": self.engine.skip_broken, "watch": watch}
+
+
+def kind_of_groups(by: str) -> str | None:
+    """Return which kind of groups the library has by a name; None if it is that of a column."""
+    from calibrant.evaluation.grouping import GroupKind
+
+    kind = "predicted" if by == "class" else by
+    return kind if kind in get_args(GroupKind) else None
 
 
 def each_of(files: Sequence[str]) -> list[str]:

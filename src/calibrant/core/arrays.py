@@ -129,18 +129,14 @@ def row_chunks(array: Array, width: int = 0) -> Iterator[slice]:
         yield slice(start, min(start + step, rows))
 
 
-def for_row_chunks(array: Array, work: Callable[[slice], None]) -> None:
-    """Call `work` with every slice of `row_chunks(array)`, on all cores if the array is large."""
-    share_chunks(array, list(row_chunks(array)), work)
-
-
-def share_chunks(array: Array, chunks: Sequence[slice], work: Callable[[slice], None]) -> None:
-    """Call `work` with every one of these chunks of `array`, on all cores if the array is large.
+def for_row_chunks(array: Array, work: Callable[[slice], None], width: int = 0) -> None:
+    """Call `work` with every slice of `row_chunks`, on all cores if the array is large.
 
     Each call should write to its own rows of the outputs; then the result doesn't depend on how
     many threads ran.
     """
-    for_each(chunks, work, threaded=is_numpy(array) and array.size >= THREADED_ELEMENTS)
+    threaded = is_numpy(array) and array.size >= THREADED_ELEMENTS
+    for_each(list(row_chunks(array, width)), work, threaded=threaded)
 
 
 def for_each(items: Sequence[Item], work: Callable[[Item], None], *, threaded: bool = True) -> None:

@@ -100,7 +100,7 @@ def _surely_usable(chunk: Array, kind: Literal["logits", "probs"]) -> bool:
     if kind == "logits":
         return bool(xp.all(xp.isfinite(totals)))
     off = float(xp.max(xp.abs(totals - 1)))
-    return off <= _tolerance(chunk) / 2 and bool(xp.min(chunk) >= 0)
+    return off <= _tolerance_of(chunk.dtype) / 2 and bool(xp.min(chunk) >= 0)
 
 
 def warn_of_probabilities(logits: Array, source: str) -> None:
@@ -129,10 +129,6 @@ def warn_of_probabilities(logits: Array, source: str) -> None:
                 "do; if they are some, name them 'probs' or pass their logarithm"
             )
         )
-
-
-def _tolerance(chunk: Array) -> float:
-    return _tolerance_of(chunk.dtype)
 
 
 @lru_cache(maxsize=32)  # to name a type takes NumPy as long as to sum a chunk
@@ -199,7 +195,7 @@ def _check_simplex(chunk: Array, source: str, offset: int) -> None:
         )
     wide = xp.astype(chunk, xp.float64)
     # Sums in another order differ in the last bits, and whoever reads rows may have summed so.
-    off = xp.abs(xp.sum(wide, axis=1) - 1) > _tolerance(chunk) * (1 + 1e-6)
+    off = xp.abs(xp.sum(wide, axis=1) - 1) > _tolerance_of(chunk.dtype) * (1 + 1e-6)
     if bool(xp.any(off)):
         row = int(to_numpy(off).argmax())
         raise PredictionsError(

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray, IntArray, row_chunks, share_chunks, to_numpy
+from calibrant.core.arrays import Array, FloatArray, IntArray, for_row_chunks, to_numpy
 from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import mean, total
 from calibrant.posthoc.applying import Learnt
@@ -296,7 +296,7 @@ class ProbitScaling(Calibrator):
             known = np.isfinite(logits[part]).sum(axis=1)
             shares[part] = (1 - self.uniform_) * votes + self.uniform_ / known
 
-        share_chunks(logits, list(row_chunks(logits, self.widest())), work)
+        for_row_chunks(logits, work, self.widest())
         return shares
 
     def map_arrays(self) -> dict[str, NDArray[Any]]:

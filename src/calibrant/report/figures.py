@@ -410,15 +410,21 @@ def _errors_of_groups(
 
 def _bars(values: Mapping[str, float], title: str, ax: Axes | None, color: str) -> Axes:
     """Draw a bar for each name, the first on top."""
+    ax = _a_row_each(list(values), ax)
+    ax.barh(range(len(values)), list(values.values()), color=color)
+    ax.set_xlabel(title)
+    return ax
+
+
+def _a_row_each(names: Sequence[str], ax: Axes | None) -> Axes:
+    """Return axes with a row for each name, the first on top."""
     import matplotlib.pyplot as plt
 
     if ax is None:
-        height = max(FEWEST_INCHES, 0.8 + ROW_HEIGHT * len(values))
+        height = max(FEWEST_INCHES, 0.8 + ROW_HEIGHT * len(names))
         ax = plt.subplots(figsize=(5.5, height), layout="constrained")[1]
-    ax.barh(range(len(values)), list(values.values()), color=color)
-    ax.set_yticks(range(len(values)), list(values))
-    ax.set_ylim(len(values) - 0.5, -0.5)
-    ax.set_xlabel(title)
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.5, -0.5)
     return ax
 
 
@@ -434,15 +440,11 @@ def _intervals(
 
     Points of names that aren't `marked` are hollow.
     """
-    import matplotlib.pyplot as plt
-
     missing = [name for name, found in results.items() if metric not in found]
     if missing:
         measured = ", ".join(next(iter(results.values())))
         raise InputError(f"'{metric}' was not measured; there are: {measured}")
-    if ax is None:
-        height = max(FEWEST_INCHES, 0.8 + ROW_HEIGHT * len(results))
-        ax = plt.subplots(figsize=(5.5, height), layout="constrained")[1]
+    ax = _a_row_each(list(results), ax)
     one = next(iter(results.values()))[metric].metric
     scale = 100 if one.percent else 1
     for place, (name, found) in enumerate(results.items()):
@@ -452,8 +454,6 @@ def _intervals(
         ax.plot(scale * value.value, place, "o", color=color, mfc=face, ms=5)
         if value.floor_95 is not None:
             ax.plot(scale * value.floor_95, place, "|", color=QUIET, markersize=10)
-    ax.set_yticks(range(len(results)), list(results))
-    ax.set_ylim(len(results) - 0.5, -0.5)
     ax.set_xlabel(f"{one.title}, %" if one.percent else one.title)
     return ax
 

@@ -141,7 +141,7 @@ def test_compare_takes_a_column_of_weights_for_as_many_copies_of_each_row(call, 
         assert code == 0
         # The command warns of copies, once for each file, and of nothing else.
         warned = 2 if str(copied) in str(words[1]) else 0
-        assert err.count("of the rows are copies of") == err.count("\n") == warned
+        assert err.count("into one cluster (--cluster)") == err.count("\n") == warned
         return {
             m["method"]: {name: r["value"] for name, r in m["metrics"].items()}
             for m in json.loads(out)["methods"]

@@ -315,6 +315,29 @@ def test_signs_are_read_alike_whole_and_in_parts(tmp_path: Path) -> None:
     assert parts.n == whole.n
 
 
+@pytest.mark.parametrize("words", ["measure {}", "fit {} --out {}", "compare --fit {} --test {}"])
+@pytest.mark.parametrize("form", ["logit", "prob"])
+def test_a_file_of_one_class_is_warned_of_alike_by_every_command(
+    words: str, form: str, tmp_path: Path
+) -> None:
+    columns = {f"logit_{k}": LOGITS[:, k] for k in range(K)}
+    columns = columns if form == "logit" else {"prob": people_files.CHANCE}
+    ones = np.ones(ROWS, dtype=np.int64)
+    said = f"a.csv: all {ROWS} labels are the same, so nothing says what tells classes apart"
+    # One other label says something.
+    for labels, heard in ((ones, True), (np.where(np.arange(ROWS) == 7, 0, ones), False)):
+        path = table(tmp_path / "a.csv", label=labels, **columns)
+        out = tmp_path / "c.safetensors" if words.startswith("fit") else path
+        chosen = words.format(path, out).split()
+        chosen += ["--method", "temperature"] if chosen[0] == "fit" else []
+        chosen += ["--methods", "none,temperature"] if chosen[0] == "compare" else []
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            outcome = CliRunner().invoke(app, chosen)
+        assert outcome.exit_code == 0, outcome.output
+        assert any(str(one.message).endswith(said) for one in given) == heard
+
+
 # --- files in parts
 
 

@@ -6,6 +6,7 @@ import csv
 import datetime
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,72 @@ def test_without_probabilities_rows_hold_the_predicted_class_and_its_confidence(
     assert rows.kind == "toplabel"
     np.testing.assert_allclose(rows.scores, expected(fitted).max(1))
     np.testing.assert_array_equal(rows.labels == rows.predicted, LOGITS.argmax(1) == LABELS)
+
+
+PAIRS = {"signs": (-1, 1), "words": ("False", "True"), "small": ("false", "true"), "from 0": (0, 1)}
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+@pytest.mark.parametrize("extension", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("first", [0, 5000])
+def test_the_predicted_class_is_written_as_the_labels_beside_it(
+    pair, extension, first, tmp_path: Path
+):
+    rng = np.random.default_rng(0)
+    prob = rng.uniform(0.01, 0.99, first + 200)
+    events = (rng.random(len(prob)) < prob) * 1
+    events[:first] = 1  # how the others are written is not to be seen at the beginning
+    written, out = tmp_path / f"in{extension}", tmp_path / f"out{extension}"
+    labels = [pair[event] for event in events]
+    if extension == ".csv":
+        lines = [f"{p},{label}" for p, label in zip(prob.tolist(), labels, strict=True)]
+        written.write_text("\n".join(["prob,label", *lines]) + "\n")
+    elif extension == ".jsonl":
+        if pair == PAIRS["small"]:
+            labels = [label == "true" for label in labels]
+        rows = zip(prob.tolist(), labels, strict=True)
+        written.write_text("\n".join(json.dumps({"prob": p, "label": v}) for p, v in rows))
+    else:
+        if pair == PAIRS["small"]:
+            labels = [label == "true" for label in labels]
+        pq.write_table(pa.table({"prob": prob, "label": labels}), written)
+    calibrator = tmp_path / "c.safetensors"
+    fit = slice(first, None)
+    cb.make_calibrator("platt").fit(prob[fit], events[fit], kind="probs").save(calibrator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cb.CalibrationWarning)  # that -1 was read as 0
+        run("apply", calibrator, written, "--out", out)
+    if extension == ".csv":
+        with out.open(newline="") as file:
+            cells = list(csv.DictReader(file))
+    elif extension == ".jsonl":
+        cells = [json.loads(line) for line in out.read_text().splitlines()]
+    else:
+        cells = pq.read_table(out).to_pylist()
+    likely = np.array([float(row["prob"]) > 0.5 for row in cells])
+    by_class = {str(bool(event)): set() for event in (0, 1)}
+    for row, said in zip(cells, likely.tolist(), strict=True):
+        by_class[str(said)].add(row["predicted"])
+    same = {label if extension != ".csv" else str(label) for label in labels}
+    assert by_class["False"] | by_class["True"] == same == {row["label"] for row in cells}
+    right = np.array([row["predicted"] == row["label"] for row in cells])
+    np.testing.assert_array_equal(right, likely == events)
+
+
+def test_classes_that_count_from_1_are_predicted_from_1(fitted, tmp_path: Path):
+    source, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    rows = write_csv(source)
+    rows[1:] = [[*row[:5], str(int(row[5]) + 1), row[6]] for row in rows[1:]]
+    with source.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    run("apply", fitted, source, "--out", out, "--labels-from", 1, "--no-probs")
+    with out.open(newline="") as file:
+        after = list(csv.DictReader(file))
+    assert [int(row["predicted"]) for row in after] == (LOGITS.argmax(1) + 1).tolist()
+    assert [int(row["label"]) for row in after] == (LABELS + 1).tolist()
+    # Read again, with nothing said, they agree where the model is right.
+    back = cb.read_predictions(out)
+    np.testing.assert_array_equal(back.labels == back.predicted, LOGITS.argmax(1) == LABELS)
 
 
 def named_rows() -> list[dict[str, Any]]:

@@ -41,7 +41,8 @@ from calibrant.files.options import ReadFields, ReadOptions
 from calibrant.files.proposing import below_a_header, command, proposals
 from calibrant.files.schema import ONE_SCORE, TOP_ONLY, FileKind, choose
 from calibrant.predictions.binary import check_one_score
-from calibrant.predictions.plausibility import Finding, Look
+from calibrant.predictions.names import all_alike
+from calibrant.predictions.plausibility import FEW, Finding, Look
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
 from calibrant.predictions.slices import LabelledSlice
@@ -249,6 +250,10 @@ class PredictionFile:
         look = Look(rows.n)
         look.add(rows)
         self._judge(look.findings())
+        # Of many files one may well hold one class; of one file nothing else follows.
+        one_label = not rows.top_only and rows.label_index is None and rows.n >= FEW
+        if one_label and (alike := all_alike(rows.known_labels)):
+            warn_caller(MisreadWarning(f"{self.where}: {alike}"))
         for warning in heard:
             warn_caller(cast(CalibrationWarning, warning))
         others = len(self.options.beside)

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from calibrant.core.arrays import Array
+from calibrant.core.arrays import Array, IntArray
 from calibrant.core.errors import InputError
-from calibrant.files.assembly import to_columns
+from calibrant.files.assembly import NO, YES, to_columns
 from calibrant.files.formats.base import (
     CLASS_NAMES,
     OF_THE_NETWORK,
@@ -29,6 +29,8 @@ from calibrant.predictions.predictions import Predictions
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather")
 TEXT = (".csv", ".tsv")
 ARROW = (".parquet", ".arrow", ".feather")
+# Rows of which labels are looked at together, until they show how classes are written.
+LABELS_AT_ONCE = 1 << 12
 # One array a file: what stands beside the scores would be files of their own.
 APART = (".npy", "")
 
@@ -66,6 +68,7 @@ class RowsAgain:
         self.apart = extension_of(out) in APART
         self.noted = self._noted() if self.table else None
         self.called = words_for(self.noted[1] if self.noted else ())
+        self._cells = self._cells_of_two() if self.table else None
         if extension_of(out) in ARROW:
             self.called = []
         if self.table:
@@ -88,6 +91,28 @@ class RowsAgain:
         if label is None or names is None or names != map.class_names:
             return None
         return label, [*names]
+
+    def _cells_of_two(self) -> tuple[Any, Any] | None:
+        """Return what stands for classes 0 and 1 where labels are truth values or -1 and 1."""
+        fields = self.file.map.named(("labels", "predicted"))
+        if not fields or self.file.map.grid:
+            return None
+        ends = range(LABELS_AT_ONCE, self.file.rows + LABELS_AT_ONCE, LABELS_AT_ONCE)
+        spans = (slice(end - LABELS_AT_ONCE, min(end, self.file.rows)) for end in ends)
+        for columns in self.file.file.kept(fields, spans):
+            seen = {str(cell).strip() for one in columns.values() for cell in plain(one).tolist()}
+            if not seen <= {"1", "1.0"}:
+                return _two_cells(seen, self.file.file.type_of(fields[0]) == "bool")
+        return None
+
+    def as_labels(self, predicted: IntArray) -> Array:
+        """Return (n,) numbers of classes as the labels beside them number the classes."""
+        if self._cells is not None:
+            no, yes = self._cells
+            return np.array([no, yes])[predicted]
+        fields = self.file.map.fields
+        counted = self.table and "labels" in fields and "predicted" not in fields
+        return predicted + (self.file.options.labels_from or 0) if counted else predicted
 
     @property
     def worded(self) -> bool:
@@ -167,6 +192,16 @@ class RowsAgain:
             return {f"prob_{name}": probs[:, k] for k, name in enumerate(names)}
         # An object in each line, by the names of its classes.
         return {"probs": objects(dict(zip(names, row, strict=True)) for row in probs.tolist())}
+
+
+def _two_cells(seen: set[str], truths: bool) -> tuple[Any, Any] | None:
+    """Return what stands for 0 and 1 among cells, some of which are known; None for these."""
+    if truths:
+        return False, True
+    if seen & {"-1", "-1.0"}:
+        return -1, 1
+    written = [(word(NO[0]), word(YES[0])) for word in (str.lower, str.capitalize, str.upper)]
+    return next((pair for pair in written if seen <= {*pair}), None)
 
 
 def _of_rows(shape: tuple[int, ...], rows: int) -> bool:

@@ -427,7 +427,7 @@ class _Choice:
                 "--labels (labels=)"
             )
         if not there and self.options.labelled:
-            raise self._missing([*candidates])
+            raise self._unlabelled(candidates)
         return there[0] if there else None
 
     def _of_network(self) -> dict[str, str | None]:
@@ -448,6 +448,17 @@ class _Choice:
                 f"{self.where}: there is no '{name}' to hold the {what}; {self.listing}"
             )
         return name
+
+    def _unlabelled(self, candidates: Sequence[str]) -> PredictionsError:
+        """Return what to say of a file whose scores are found and whose labels aren't."""
+        missing = " or ".join(f"'{name}'" for name in candidates)
+        usual = f"expected {self.file.expected}; " if self.file.expected else ""
+        return PredictionsError(
+            f"{self.where}: there is no {missing}; this file has no labels, or has them under "
+            "another name, which --labels (labels=) gives; without labels nothing is measured or "
+            "fitted, but 'calibrant apply' gives rows their calibrated confidences, and 'calibrant "
+            f"monitor' their expected accuracy; {usual}{self.listing}"
+        )
 
     def _missing(self, candidates: Sequence[str]) -> PredictionsError:
         missing = " or ".join(f"'{name}'" for name in candidates)

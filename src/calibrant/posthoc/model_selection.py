@@ -21,6 +21,7 @@ from calibrant.posthoc.fitting.cross_validation import (
 )
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.state import learns_each_class
+from calibrant.predictions.names import all_alike
 from calibrant.predictions.predictions import Predictions
 
 # What every other candidate has to beat, and what is taken where the rows can't say.
@@ -185,9 +186,7 @@ def too_few(predictions: Predictions) -> str:
                 f"{count} of {predictions.n} rows are {kind}, and a choice needs at least "
                 f"{FEWEST_OF_EITHER}"
             )
-    if (predictions.labels == predictions.labels[0]).all():
-        return f"all {predictions.n} labels are the same, so nothing says what tells classes apart"
-    return ""
+    return all_alike(predictions.labels)
 
 
 # How many standard errors a candidate must be better than the frequencies of the classes, where

@@ -132,7 +132,8 @@ def _more(
     found: Columns = {}
     if after.n_classes is not None:
         names = after.class_names if again.worded else None
-        found["predicted"] = predicted if names is None else np.array(names)[predicted]
+        by_name = None if names is None else np.array(names)[predicted]
+        found["predicted"] = again.as_labels(predicted) if by_name is None else by_name
         found["confidence"] = confidence
     if wanted.interval is not None:
         logits = rows_of_event(calibrator, before).logits

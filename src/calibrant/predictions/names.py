@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import Array, as_array, column_names, is_table, to_numpy
+from calibrant.core.arrays import Array, IntArray, as_array, column_names, is_table, to_numpy
 from calibrant.core.checks import row_number
 from calibrant.core.errors import (
     LabelFormWarning,
@@ -135,6 +135,13 @@ def of_one_hot(labels: NDArray[Any], source: str) -> NDArray[Any]:
     said = "labels are one-hot rows, which were read as the places of their ones"
     warn_caller(LabelFormWarning(f"{source}: {said}"))
     return labels.argmax(axis=1)
+
+
+def all_alike(labels: IntArray | None) -> str:
+    """Return what is said of rows whose labels are all the same, or nothing of others."""
+    if labels is None or labels.ndim != 1 or not len(labels) or (labels != labels[0]).any():
+        return ""
+    return f"all {len(labels)} labels are the same, so nothing says what tells classes apart"
 
 
 def of_signs(labels: NDArray[Any], source: str) -> NDArray[Any]:

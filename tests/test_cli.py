@@ -248,7 +248,7 @@ def test_other_verbs_demand_labels(run, sample_folder, tmp_path):
 def test_what_a_method_lacks_is_said(run, sample_folder, folder, tmp_path):
     bare, saved = tmp_path / "bare.npz", tmp_path / "c.safetensors"
     logits = load_sample("validation").logits[:50]
-    np.savez(bare, logits=logits, labels=np.arange(50) % 10)
+    np.savez(bare, logits=logits, labels=load_sample("validation").labels[:50])
     fit = ["fit", bare, "--method", "dac", "--out", saved]
     assert_refused(run(*fit), "method 'dac'", "features of shape (N, D)", "bare.npz has no")
     fit = ["fit", sample_folder / "val.npz", "--method", "dac", "--out", saved]

@@ -353,6 +353,21 @@ def test_bad_networks_are_refused_with_a_sentence_and_leave_no_file(fitted, tmp_
     assert "there is no such file" in refused(tmp_path, scaling, behind=tmp_path / "none.onnx")
 
 
+@pytest.mark.parametrize(
+    ("kind", "columns"),
+    [("logits", "torch.cat([torch.zeros_like(z), z], 1)"), ("probs", "torch.cat([1 - p, p], 1)")],
+)
+def test_a_network_of_one_column_is_told_which_two_the_map_reads(kind, columns, tmp_path):
+    scores = np.random.default_rng(0).uniform(0.05, 0.95, 200)
+    events = (np.random.default_rng(1).random(200) < scores) * 1
+    scores = np.log(scores / (1 - scores)) if kind == "logits" else scores
+    form = "logit" if kind == "logits" else "prob"
+    rows = cb.Predictions.from_binary(scores, events, kind=form)
+    scaling = cb.make_calibrator("platt").fit_predictions(rows)
+    one = network({"logits": (1, "N")}, tmp_path / "one.onnx")
+    assert columns in refused(tmp_path, scaling, behind=one, kind=kind)
+
+
 def test_what_a_network_ends_in_is_refused_where_the_map_reads_something_else(fitted, tmp_path):
     scaling, path = fitted("temperature"), tmp_path / "network.onnx"
     for ends, kind, reason in (

@@ -126,7 +126,7 @@ def network_in(behind: Behind, kind: Kind, classes: int, width: int | None) -> N
     model, opset = _read(behind.path, source)
     known = _with_shapes(model)
     outputs = [_output(value, source) for value in known.graph.output]
-    scores = _picked(outputs, classes, behind.output, source, "--output", "classes")
+    scores = _picked(outputs, classes, behind.output, source, "--output", "classes", kind)
     beside = None
     if width is not None:
         others = [other for other in outputs if other != scores]
@@ -317,19 +317,30 @@ def _dtype_of(tensor_type: Any) -> np.dtype[Any] | None:
     return np.dtype(found)
 
 
+# What a network of one column has to give.
+_TWO_COLUMNS: dict[str, str] = {
+    "logits": "log odds z of an event, what a Sigmoid takes, as two columns, 0 and z, which the "
+    "network has to give: torch.cat([torch.zeros_like(z), z], 1)",
+    "probs": "probability p of an event as two columns, 1 - p and p, which the network has to "
+    "give: torch.cat([1 - p, p], 1)",
+}
+
+
 def _picked(
-    outputs: list[Output], width: int, asked: str | None, source: str, option: str, what: str
+    outputs: list[Output],
+    width: int,
+    asked: str | None,
+    source: str,
+    option: str,
+    what: str,
+    kind: Kind = "logits",
 ) -> Output:
     """Return the output that has so many columns, or that is asked for."""
     listed = ", ".join(map(str, outputs)) or "none"
     wanted = f"the calibrator was fitted for {width} {what}"
-    log_odds = width == 2 and what == "classes" and any(one.fits(1) for one in outputs)
-    event = (
-        "; it takes the log odds z of an event as two columns, 0 and z, which the network has to "
-        "give: torch.cat([torch.zeros_like(z), z], 1)"
-        if log_odds
-        else ""
-    )
+    event = ""
+    if width == 2 and what == "classes" and any(one.fits(1) for one in outputs):
+        event = "; it takes the " + _TWO_COLUMNS[kind]
     if asked is not None:
         for one in outputs:
             if one.name == asked:

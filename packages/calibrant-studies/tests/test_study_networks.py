@@ -162,9 +162,6 @@ def test_a_run_that_is_there_is_not_trained_again(tmp_path: Path) -> None:
     )
     ((_, error),) = unknown.failed
     assert "only predictions are given" in error
-    # A run of an earlier version, which called the number of classes otherwise.
-    config = renamed / "config.json"
-    config.write_text(config.read_text().replace('"n_classes"', '"num_classes"'))
     given = [f"cifar10={data}", str(renamed.parent)]
     options["settings"] |= {"epochs": 1, "batch_size": 16}
     unknown = studies.run("fedlas-table-3", data=given, out=tmp_path / "fourth", **options)

@@ -19,6 +19,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.text import names_in, wrap
 from calibrant.files import ReadOptions, read_column, read_predictions
 from calibrant.files.folders import RUN_FILES, SUFFIXES, is_run
+from calibrant.files.opening import make_folder
 from calibrant.predictions.predictions import Predictions
 
 if TYPE_CHECKING:
@@ -441,10 +442,7 @@ def demo(options: DemoOptions, output: OutputOptions) -> None:
     parts = (load_sample(part) for part in ("validation", "test"))
     fit_set, test_set = (replace(rows, class_names=CLASS_NAMES) for rows in parts)
     out = options.out
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{out}: can't make this folder ({error.strerror})") from error
+    make_folder(str(out))
     with watching("comparing") as watch:
         result = compare_methods(
             list(METHODS), fit=fit_set, test=test_set, seed=options.seed, watch=watch

@@ -12,9 +12,6 @@ RUN_FILES = ("val.npz", "test.npz")
 # Files of predictions in a folder; .npy scores come with labels of their own, and are named alone.
 SUFFIXES = {".npz", ".csv", ".parquet", ".safetensors", ".pt", ".h5", ".hdf5"}
 
-# Settings that runs of earlier versions have under other names.
-_RENAMED = {"num_classes": "n_classes"}
-
 
 def is_run(folder: Path) -> bool:
     """Return whether a folder holds the predictions of a run."""
@@ -22,7 +19,7 @@ def is_run(folder: Path) -> bool:
 
 
 def read_configuration(file: Path) -> dict[str, Any]:
-    """Return what ``config.json`` of a run says, under the names that settings have today.
+    """Return what ``config.json`` of a run says.
 
     Raises:
         OSError: it can't be read.
@@ -31,8 +28,4 @@ def read_configuration(file: Path) -> dict[str, Any]:
     document = load_json(file.read_bytes(), str(file))
     if not isinstance(document, dict):
         raise ValueError("must be a JSON object")
-    found = cast(dict[str, Any], document)
-    for name, today in _RENAMED.items():
-        if name in found:
-            found.setdefault(today, found.pop(name))
-    return found
+    return cast(dict[str, Any], document)

@@ -19,6 +19,7 @@ from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.errors import InputError
 from calibrant.core.text import strict_json
 from calibrant.files.atomic import replacing
+from calibrant.files.opening import make_folder
 from calibrant.training.data.images import Normalisation
 from calibrant.training.run.settings import RunSettings
 
@@ -199,10 +200,7 @@ def open_folder(folder: Path, settings: RunSettings, *, resume: bool) -> bool:
                 "only go on as it began"
             )
         return False
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: can't make this folder ({error.strerror})") from error
+    make_folder(str(folder))
     with replacing(config) as temporary:
         temporary.write_text(settings.as_json() + "\n", encoding="utf-8")
     return True

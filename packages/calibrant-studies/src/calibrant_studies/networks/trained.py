@@ -146,11 +146,8 @@ class Spent:
         """Return what was kept in a folder; None if nothing was."""
         try:
             found: Any = json.loads((folder / SECONDS_FILE).read_text(encoding="utf-8"))
-            if isinstance(found, dict):
-                kept = cast("dict[str, Any]", found)
-                processor = kept["processor"]
-                return cls(float(kept["clock"]), None if processor is None else float(processor))
-            return cls(float(found), None)  # earlier versions kept the clock alone
+            processor = found["processor"]
+            return cls(float(found["clock"]), None if processor is None else float(processor))
         except (OSError, ValueError, TypeError, KeyError):
             return None
 

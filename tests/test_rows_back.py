@@ -140,6 +140,27 @@ def test_the_predicted_class_is_written_as_the_labels_beside_it(
     np.testing.assert_array_equal(right, likely == events)
 
 
+@pytest.mark.parametrize("rule", [["--cover", "0.7"], ["--error-cost", 1, "--hand-over-cost", 0.4]])
+def test_decisions_name_classes_as_the_labels_beside_them(rule, tmp_path: Path):
+    rng = np.random.default_rng(0)
+    prob = rng.uniform(0.01, 0.99, 400)
+    labels = np.where(rng.random(400) < prob, 1, -1)
+    source, out, decision = (tmp_path / name for name in ("in.csv", "out.csv", "d.safetensors"))
+    lines = [f"{p},{label}" for p, label in zip(prob.tolist(), labels.tolist(), strict=True)]
+    source.write_text("\n".join(["prob,label", *lines]) + "\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cb.CalibrationWarning)
+        run("decide", "platt", source, *rule, "--out", decision)
+        run("apply", decision, source, "--out", out)
+    with out.open(newline="") as file:
+        cells = list(csv.DictReader(file))
+    named = {name for row in cells for name in (row.get("set") or row["decision"]).split("|")}
+    assert named - {""} == {"-1", "1"}
+    alone = [row for row in cells if (row.get("set") or row["decision"]) in ("-1", "1")]
+    assert len(alone) > 50
+    assert all((row.get("set") or row["decision"]) == row["predicted"] for row in alone)
+
+
 def test_classes_that_count_from_1_are_predicted_from_1(fitted, tmp_path: Path):
     source, out = tmp_path / "in.csv", tmp_path / "out.csv"
     rows = write_csv(source)

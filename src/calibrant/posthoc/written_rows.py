@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -117,6 +117,17 @@ def _opened(
     return writer
 
 
+def _called(after: Predictions, again: RowsAgain) -> Predictions:
+    """Return rows whose classes are called as the labels beside them are written."""
+    if after.class_names is not None or after.n_classes is None:
+        return after
+    numbers = np.arange(after.n_classes)
+    written = again.as_labels(numbers)
+    if np.array_equal(written, numbers):
+        return after
+    return replace(after, class_names=tuple(map(str, written.tolist())))
+
+
 def _more(
     calibrator: Any,
     again: RowsAgain,
@@ -140,5 +151,5 @@ def _more(
         low, high = row_intervals(calibrator, logits, confidence, wanted.interval)
         found |= {"low": low, "high": high}
     if wanted.columns is not None:
-        found |= wanted.columns(after, beside)
+        found |= wanted.columns(_called(after, again), beside)
     return found

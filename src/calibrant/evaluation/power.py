@@ -13,7 +13,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.weights import mean as mean_of
 from calibrant.evaluation.sample import Sample
 from calibrant.evaluation.sample_sources import sample_of
-from calibrant.metrics.bins import DEFAULT_BINS, bin_edges
+from calibrant.metrics.bins import DEFAULT_BINS, bin_edges, bin_index
 from calibrant.predictions.predictions import Predictions
 from calibrant.scale.shards import Shards
 
@@ -213,7 +213,7 @@ class _BinLaw:
     @classmethod
     def of(cls, confidence: FloatArray, shift: float, weights: FloatArray | None = None) -> _BinLaw:
         """Return the law of rows that are right with probability max(c - shift, 0)."""
-        index = np.searchsorted(bin_edges(DEFAULT_BINS)[1:-1], confidence, side="left")
+        index = bin_index(confidence, bin_edges(DEFAULT_BINS))
         right = np.clip(confidence - shift, 0.0, 1.0)
         weight = np.stack([1 - right, right])
         if weights is not None:

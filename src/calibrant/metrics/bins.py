@@ -36,9 +36,9 @@ def unknown_edges(convention: str) -> InputError:
     return InputError(f"convention must be one of {known}, not '{convention}'")
 
 
-def logit(confidence: FloatArray) -> FloatArray:
-    """Return log(c / (1 - c)) with c kept `LOGIT_CLIP` away from 0 and 1."""
-    clipped = np.clip(confidence, LOGIT_CLIP, 1 - LOGIT_CLIP)
+def logit(confidence: FloatArray, nearest: float = LOGIT_CLIP) -> FloatArray:
+    """Return log(c / (1 - c)) with c kept so far away from 0 and 1."""
+    clipped = np.clip(confidence, nearest, 1 - nearest)
     return np.log(clipped) - np.log1p(-clipped)
 
 

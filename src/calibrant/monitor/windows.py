@@ -16,7 +16,7 @@ import numpy as np
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.evaluation.rare_outcomes import ENOUGH, Gap
 from calibrant.evaluation.uncertainty import FLOOR_QUANTILE, interval
-from calibrant.metrics.bins import DEFAULT_BINS, bin_edges
+from calibrant.metrics.bins import DEFAULT_BINS, bin_edges, bin_index
 from calibrant.monitor.trail import Trail
 
 _NEAR_ONE = (0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999)
@@ -25,7 +25,7 @@ EDGES = np.unique(np.concatenate([bin_edges(DEFAULT_BINS), _NEAR_ONE, 1 - np.arr
 CELLS = len(EDGES) - 1
 # What is summed in each cell: rows, confidences, right ones.
 WIDTH = 3 * CELLS
-_BIN_OF_CELL = np.searchsorted(bin_edges(DEFAULT_BINS)[1:-1], EDGES[1:], side="left")
+_BIN_OF_CELL = bin_index(EDGES[1:], bin_edges(DEFAULT_BINS))
 _FIRST_CELLS = np.searchsorted(_BIN_OF_CELL, np.arange(DEFAULT_BINS))
 # The latest windows are `window` rows long, this many of them; then twice as long, and so on.
 KEPT = 16
@@ -145,7 +145,7 @@ def cell_sums(confidence: FloatArray, correct: BoolArray, part: IntArray | int =
         correct: (n,) whether each row is right.
         part: (n,) the part that each row belongs to, ascending from 0; 0 for all.
     """
-    cell = np.searchsorted(EDGES[1:-1], confidence, side="left")
+    cell = bin_index(confidence, EDGES)
     parts = 1 if isinstance(part, int) else int(part[-1]) + 1
     index = cell if isinstance(part, int) else cell + CELLS * part
     sums = [

@@ -11,7 +11,14 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray, IntArray, sigmoid
 from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import mean, times
-from calibrant.metrics.bins import Strategy, bin_edges, equal_mass_cuts, mass_cuts
+from calibrant.metrics.bins import (
+    Strategy,
+    bin_edges,
+    bin_index,
+    equal_mass_cuts,
+    logit,
+    mass_cuts,
+)
 from calibrant.posthoc.confidence.base import ConfidenceMap, Steps, mixed_with_uniform
 from calibrant.posthoc.confidence.either_form import MapOfEitherForm, ShrunkMap, shrunk
 from calibrant.posthoc.facts import CONFIDENCE, SORT, Facts
@@ -82,7 +89,7 @@ class HistogramBinning(ShrunkMap):
             if self.strategy == "uniform"
             else equal_mass_edges(confidence, self.n_bins, weights)
         )
-        index = self._bin_of(confidence)
+        index = bin_index(confidence, self.edges_)
         count = np.bincount(index, weights, len(self.edges_) - 1)
         hits = np.bincount(index, times(correct, weights), len(count))
         middle = (self.edges_[:-1] + self.edges_[1:]) / 2
@@ -90,9 +97,6 @@ class HistogramBinning(ShrunkMap):
         self.values_ = shrunk(value, count, self.prior_strength, self.n_classes_)
         loss = mean((self.values_[index] - correct) ** 2, weights)
         return FitReport(len(confidence), "closed form", loss)
-
-    def _bin_of(self, confidence: FloatArray) -> IntArray:
-        return np.searchsorted(self.edges_[1:-1], confidence, side="left").astype(np.int64)
 
     def shape(self) -> Steps:
         """Return the values of the bins."""
@@ -217,7 +221,7 @@ class BayesianBinning(MapOfEitherForm):
         upper = self.edges_[1:]
         mean = np.zeros(len(upper))
         for weight, model in zip(self.weights_, best, strict=True):
-            mean += weight * model.values[np.searchsorted(model.edges[1:-1], upper, side="left")]
+            mean += weight * model.values[bin_index(upper, model.edges)]
         self.values_ = mixed_with_uniform(mean, n, self.n_classes_)
         return FitReport(n, "marginal likelihood", -float(log.max()) / n, len(models))
 
@@ -367,12 +371,12 @@ class ScalingBinning(ConfidenceMap):
         parted = self.split == "thirds" and n >= 3
         parts = [slice(i, None, 3) for i in range(3)] if parted else [slice(None)] * 3
         self.slope_, self.offset_, steps = fit_sigmoid(
-            log_odds(confidence[parts[0]]), correct[parts[0]], weights[parts[0]]
+            logit(confidence[parts[0]], NEAREST_TO_CERTAIN), correct[parts[0]], weights[parts[0]]
         )
         second = None if unweighted else weights[parts[1]]
         self.edges_ = equal_mass_edges(confidence[parts[1]], self.n_bins, second)
         averaged, counted = confidence[parts[2]], weights[parts[2]]
-        index = np.searchsorted(self.edges_[1:-1], averaged, side="left")
+        index = bin_index(averaged, self.edges_)
         count = np.bincount(index, counted, len(self.edges_) - 1)
         total = np.bincount(index, self.scale(averaged) * counted, len(count))
         middle = self.scale((self.edges_[:-1] + self.edges_[1:]) / 2)
@@ -383,17 +387,11 @@ class ScalingBinning(ConfidenceMap):
 
     def scale(self, confidence: FloatArray) -> FloatArray:
         """Return g of (N,) confidences, what the bins average."""
-        return sigmoid(self.slope_ * log_odds(confidence) + self.offset_)
+        return sigmoid(self.slope_ * logit(confidence, NEAREST_TO_CERTAIN) + self.offset_)
 
     def shape(self) -> Steps:
         """Return the values of the bins."""
         return Steps(self.edges_[1:-1], self.values_)
-
-
-def log_odds(confidence: FloatArray) -> FloatArray:
-    """Return log(c / (1 - c)) of confidences kept within 1e-6 of certainty."""
-    kept = np.clip(confidence, NEAREST_TO_CERTAIN, 1 - NEAREST_TO_CERTAIN)
-    return np.log(kept) - np.log1p(-kept)
 
 
 def fit_sigmoid(

@@ -25,6 +25,7 @@ from calibrant.core.arrays import (
 )
 from calibrant.core.errors import NotApplicableError
 from calibrant.core.fit_report import FitReport
+from calibrant.metrics.bins import bin_index
 from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import TopAndOthers, as_type, exp_of, replaced, sums, top
 from calibrant.posthoc.confidence.base import mixed_with_uniform, rebuilt
@@ -327,7 +328,7 @@ class BinMeanShift(ProximityMap):
     def _fit_map(self, confidence: FloatArray, proximity: FloatArray, correct: FloatArray) -> None:
         self.proximity_edges_ = equal_mass_edges(np.sort(proximity), self.proximity_bins)
         n_bins = len(self.proximity_edges_) - 1
-        level = bin_of(proximity, self.proximity_edges_)
+        level = bin_index(proximity, self.proximity_edges_)
         edges = [
             equal_mass_edges(np.sort(confidence[level == b]), self.confidence_bins)
             for b in range(n_bins)
@@ -368,8 +369,3 @@ def _cell_of(xp: Any, confidence: Array, proximity: Array, edges: Mapping[str, A
     own = xp.take(inner, level, axis=0)
     within = xp.sum(xp.astype(own < confidence[:, None], level.dtype), axis=1)
     return level * (int(inner.shape[1]) + 1) + within
-
-
-def bin_of(values: FloatArray, edges: FloatArray) -> IntArray:
-    """Return the index of each value's bin (lo, hi]; the outer bins take what lies beyond."""
-    return np.searchsorted(edges[1:-1], values, side="left").astype(np.int64)

@@ -353,19 +353,35 @@ def test_bad_networks_are_refused_with_a_sentence_and_leave_no_file(fitted, tmp_
     assert "there is no such file" in refused(tmp_path, scaling, behind=tmp_path / "none.onnx")
 
 
-@pytest.mark.parametrize(
-    ("kind", "columns"),
-    [("logits", "torch.cat([torch.zeros_like(z), z], 1)"), ("probs", "torch.cat([1 - p, p], 1)")],
-)
-def test_a_network_of_one_column_is_told_which_two_the_map_reads(kind, columns, tmp_path):
+def fitted_to_an_event(kind, method="platt"):
     scores = np.random.default_rng(0).uniform(0.05, 0.95, 200)
-    events = (np.random.default_rng(1).random(200) < scores) * 1
+    events = (np.random.default_rng(1).random(200) < scores**1.5) * 1
     scores = np.log(scores / (1 - scores)) if kind == "logits" else scores
     form = "logit" if kind == "logits" else "prob"
     rows = cb.Predictions.from_binary(scores, events, kind=form)
-    scaling = cb.make_calibrator("platt").fit_predictions(rows)
-    one = network({"logits": (1, "N")}, tmp_path / "one.onnx")
-    assert columns in refused(tmp_path, scaling, behind=one, kind=kind)
+    return cb.make_calibrator(method).fit_predictions(rows)
+
+
+@pytest.mark.parametrize("method", ["platt", "isotonic", "temperature"])
+@pytest.mark.parametrize("ends", [[], ["Sigmoid"], ["Sigmoid", "Identity"], ["Identity"]])
+@pytest.mark.parametrize("kind", ["logits", "probs"])
+def test_a_network_of_one_column_gives_an_event(kind, ends, method, tmp_path):
+    fitted, one = fitted_to_an_event(kind, method), tmp_path / "one.onnx"
+    ending_in(ends, one, classes=1)
+    if kind == "probs" and "Sigmoid" not in ends:
+        assert "torch.cat([1 - p, p], 1)" in refused(tmp_path, fitted, behind=one, kind=kind)
+        return
+    images = np.random.default_rng(2).normal(size=(50, 64)).astype(np.float32) / 8
+    weight = np.random.default_rng(3).normal(size=(64, 1)).astype(np.float32)
+    odds = (images @ weight).ravel()
+    given = odds if kind == "logits" else 1 / (1 + np.exp(-odds))
+    fitted.to_onnx(tmp_path / "both.onnx", behind=one, kind=kind)
+    onnx.checker.check_model(str(tmp_path / "both.onnx"))
+    got = run(str(tmp_path / "both.onnx"), images=images)
+    wanted = fitted.predict_proba(given.astype(np.float64))
+    np.testing.assert_allclose(got["probs"], wanted, atol=2e-5)
+    assert got["probs"].shape == (50, 2)
+    assert 0.1 < got["label"].mean() < 0.9
 
 
 def test_what_a_network_ends_in_is_refused_where_the_map_reads_something_else(fitted, tmp_path):

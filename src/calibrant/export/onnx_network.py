@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import count, islice
 from os import fspath
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ MOST_BYTES = (1 << 31) - 1
 # Nodes that leave the numbers of a matrix as they are, and those that only arrange them otherwise.
 SAME = ("Identity", "Cast", "Dropout")
 ARRANGED = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+# Nodes whose outputs may be any number; what is added to a network of one column is called so.
+LINEAR, EVENT = ("Gemm", "MatMul", "Add"), "event/"
 # A network is tried with so many random rows, where onnxruntime is installed, and inputs no larger.
 ROWS_TRIED, MOST_NUMBERS_TRIED = 4, 1 << 24
 # What sums of probabilities in float16 may miss 1 by.
@@ -126,16 +129,67 @@ def network_in(behind: Behind, kind: Kind, classes: int, width: int | None) -> N
     model, opset = _read(behind.path, source)
     known = _with_shapes(model)
     outputs = [_output(value, source) for value in known.graph.output]
-    scores = _picked(outputs, classes, behind.output, source, "--output", "classes", kind)
+    event = _event(known.graph, outputs, behind.output, kind, source) if classes == 2 else None
+    scores = event and event[0]
+    if scores is None:
+        scores = _picked(outputs, classes, behind.output, source, "--output", "classes", kind)
     beside = None
     if width is not None:
         others = [other for other in outputs if other != scores]
         beside = _picked(others, width, behind.features, source, "--features-output", "features")
-    read = _scores_of_kind(known.graph, scores, kind, classes, source)
-    if read == scores:
-        _try_on_rows(model, scores, kind, source)
+    if event is not None:
+        read = _as_two_columns(model.graph, event[1], kind)
+    else:
+        read = _scores_of_kind(known.graph, scores, kind, classes, source)
+        if read == scores:
+            _try_on_rows(model, scores, kind, source)
     names = _make_room(model, source)
     return Network(model, source, opset, _renamed(read, names), _renamed(beside, names))
+
+
+def _event(
+    graph: Any, outputs: list[Output], asked: str | None, kind: Kind, source: str
+) -> tuple[Output, Output] | None:
+    """Return the output of one column of a network for one event, and the value that a map reads.
+
+    That is what goes into its Sigmoid, or comes out, as the map wants it; without a Sigmoid the
+    output of a linear node is log odds. None where the network has two columns, or it isn't known
+    what its one column holds.
+    """
+    usable = [one for one in outputs if asked in (None, one.name)]
+    single = [one for one in usable if one.fits(1)]
+    if len(single) != 1 or any(one.fits(2) for one in usable):
+        return None
+    makers = {name: node for node in graph.node for name in node.output}
+    node = makers.get(single[0].name)
+    while node is not None and node.op_type in SAME and node.input:
+        node = makers.get(node.input[0])
+    if node is None or node.op_type not in ("Sigmoid", *LINEAR):
+        return None
+    if (node.op_type == "Sigmoid") == (kind == "probs"):
+        return single[0], single[0]
+    if kind == "probs":
+        return None
+    before = next((value for value in graph.value_info if value.name == node.input[0]), None)
+    found = None if before is None else _output(before, source)
+    return None if found is None or not found.fits(1) else (single[0], found)
+
+
+def _as_two_columns(graph: Any, one: Output, kind: Kind) -> Output:
+    """Add the two columns of an event to a graph: 0 and its log odds, or 1 - p and p."""
+    helper = onnx_package().helper
+    number = helper.np_dtype_to_tensor_dtype(one.dtype)
+    names = set(_names(graph))
+    free = (name for i in count() if (name := f"{EVENT}{i}") not in names)
+    first, other, both = islice(free, 3)
+    nodes: list[Any] = []
+    if kind == "probs":
+        whole = helper.make_tensor(first, number, [1], [1.0])
+        nodes.append(helper.make_node("Constant", [], [first], value=whole))
+    nodes.append(helper.make_node("Sub", [first if nodes else one.name, one.name], [other]))
+    nodes.append(helper.make_node("Concat", [other, one.name], [both], axis=1))
+    graph.node.extend(nodes)
+    return Output(both, one.dtype, (None, 2))
 
 
 def _scores_of_kind(graph: Any, scores: Output, kind: Kind, classes: int, source: str) -> Output:

@@ -140,7 +140,7 @@ def _debiased_rms(sums: BinSums) -> FloatArray:
 DEBIASED_RMSCE = CurveMetric(
     name="debiased_rmsce",
     title="debiased RMSCE",
-    definition="RMSCE less the variance of the bins' accuracies; an RMS, not an ECE",
+    definition="RMSCE minus the variance of the bins' accuracies; an RMS, not an ECE",
     function=debiased_rms_calibration_error,
     effort=BINS_COST,
     fails="it is 0 for many small errors",

@@ -126,7 +126,7 @@ def eaurc(
     kind: PairKind | None = None,
     sample_weight: Array | None = None,
 ) -> float:
-    """Return the E-AURC: the AURC less that of a ranking with every error at the end, a fraction.
+    """Return the E-AURC: the AURC minus that of a ranking with every error at the end, a fraction.
 
     The AURC of that ranking is computed exactly, (1/N) sum_k max(0, k - (N - E)) / k for E errors,
     and not by its limit for many rows, r + (1 - r) log(1 - r).
@@ -291,7 +291,7 @@ AURC = CurveMetric(
 EAURC = CurveMetric(
     name="eaurc",
     title="E-AURC",
-    definition="AURC less that of the ideal ranking with as many errors, exact",
+    definition="AURC minus that of the ideal ranking with as many errors, exact",
     function=eaurc,
     effort="a sort; then one pass",
     fails="it ranks: no map that keeps the order changes it",

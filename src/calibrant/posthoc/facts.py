@@ -33,7 +33,7 @@ CONFIDENCE = "a map of the confidence"
 TOP_REST = "the top class and the rest apart"
 ODDS = "a map of log odds"
 FEATURES = "with features"
-NOISE = "votes under noise"
+NOISE = "noise on the logits"
 AVERAGED = "averaged"
 # Costs that several methods have.
 PASSES = "a few passes over N x K numbers"

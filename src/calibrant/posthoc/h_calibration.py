@@ -38,7 +38,7 @@ SMALL_SLOPE, FLAT = 1e-9, 1e-15
 
 @dataclass(eq=False)
 class HCalibration(Calibrator):
-    """q_k proportional to exp(-h(-log p_k)), h a rising broken line, by what errors are left.
+    """q_k proportional to exp(-h(-log p_k)), h rising and piecewise linear, by pooled errors.
 
     p is the softmax of z / T, T by likelihood, and h has a slope of at least .01 in each segment,
     so that the order of a row's classes is kept. All N K pairs of a row and a class are sorted by p

@@ -1,4 +1,4 @@
-"""Maps by votes under noise: how often a row keeps its class when its logits are shaken.
+"""Maps by noise on the logits: how often a row keeps its class when noise is added to them.
 
 The share of votes of each class under normal noise is an integral, not a draw.
 

@@ -304,7 +304,7 @@ STEPS, SMALLEST_STEP = 100, 1e-10
 
 @dataclass(eq=False)
 class ScalingBinning(ConfidenceMap):
-    """Platt scaling, then each bin's mean of what it says rather than the bin's accuracy.
+    """Platt scaling; each bin then gives its mean confidence instead of its accuracy.
 
     First g(c) = sigmoid(slope * logit(c) + offset) is fitted to the correctness by likelihood, with
     c kept within 1e-6 of certainty and with Platt's targets (h + 1) / (h + 2) and 1 / (w + 2) for h

@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,7 +55,8 @@ def contenders(rows: int, classes: int) -> dict[str, Callable[[], None]]:
     torchs = nn.CrossEntropyLoss()
     calls: dict[str, Callable[[], None]] = {TORCHS: lambda: step(torchs, logits, target, {})}
     for name in LOSSES:
-        loss = make_loss(name, classes, **{"samples": rows} if name == "crl" else {})
+        arguments: dict[str, Any] = {"samples": rows} if name == "crl" else {}
+        loss = make_loss(name, classes, **arguments)
         own = more.get(name, {})
         calls[name] = lambda one=loss, own=own: step(one, logits, target, own)
     return calls

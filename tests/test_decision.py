@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from calibrant.cli.output import as_json
 from calibrant.comparison.compare import compare
-from calibrant.comparison.verdict import Verdict, decide
+from calibrant.comparison.verdict import ComparedMethod, Verdict, decide
 from calibrant.core.errors import InputError
 from calibrant.evaluation.best_set import covariance_of_means, may_be_best, may_have_best_mean
 from calibrant.evaluation.evaluate import evaluate
@@ -125,13 +126,16 @@ def of(
         results[metric] = MetricResult(METRICS[metric], value, value, value, *floors, drawn)
         if metric == "nll":  # whose noise is read off the rows, not off the resamples
             losses = value + (drawn - drawn.mean()) * 500**0.5
-    return SimpleNamespace(
+    report = SimpleNamespace(notes=())
+    method = SimpleNamespace(
         name=name,
         keeps_accuracy=kept,
-        calibrator=SimpleNamespace(method=name, n_parameters=parameters),
+        calibrator=SimpleNamespace(method=name, n_parameters=parameters, fit_report_=report),
         evaluation=_Results(results, SimpleNamespace(weights=None, confidence=np.full(500, 0.9))),
         losses={"nll": losses},
     )
+    method.place = partial(ComparedMethod.place, method)
+    return method
 
 
 class _Results(SimpleNamespace):

@@ -285,8 +285,8 @@ def _best_set(methods: Sequence[ComparedMethod], metric: str, level: float) -> l
         may = may_have_best_mean(costs, covariance, level)
     else:
         may = may_be_best(costs, np.stack([of.costs(r.replicates) for r in results]), level)
-    order: list[int] = np.argsort(costs, kind="stable").tolist()
-    return [methods[i].name for i in order if may[i]]
+    kept = [method for method, best in zip(methods, may, strict=True) if best]
+    return [method.name for method in sorted(kept, key=lambda method: method.place(metric))]
 
 
 def decide(methods: Sequence[ComparedMethod], level: float, margin: float = MARGIN) -> Verdict:

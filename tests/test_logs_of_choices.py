@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,41 @@ def test_a_choice_without_likelihood_is_masked_unless_it_is_right(tmp_path):
     assert rows.n == 2
     assert np.isneginf(rows.scores[1, 3])
     assert "the right choice has a log-likelihood of -inf" in str(rows.origin)
+
+
+def test_metrics_of_pairs_name_the_right_choice_and_are_checked(tmp_path):
+    rows = harness_rows(choices_of(30, widths=(2,)), metrics=())
+    for row in rows:
+        top = int(np.argmax([float(log) for log, _ in row["filtered_resps"]]))
+        row["mcc"] = [int(row.pop("target")), top]
+    found = cb.read_predictions(write_lines(tmp_path / "samples_cola_2026.jsonl", rows))
+    np.testing.assert_array_equal(found.labels, [row["mcc"][0] for row in rows])
+    assert "values of 'mcc' come out" in str(found.origin)
+    rows[3]["mcc"][1] = 1 - rows[3]["mcc"][1]
+    with pytest.raises(PredictionsError, match="line 4: 'mcc' is"):
+        cb.read_predictions(write_lines(tmp_path / "samples_cola_2026.jsonl", rows))
+
+
+def test_samples_that_are_not_all_those_of_the_results_are_refused(tmp_path):
+    rows = harness_rows(choices_of(30))
+    results: dict[str, Any] = {"results": {"t": {"acc,none": np.mean([r["acc"] for r in rows])}}}
+    (tmp_path / "results_2026.json").write_text(json.dumps(results))
+    path = write_lines(tmp_path / "samples_t_2026.jsonl", rows)
+    assert cb.read_predictions(path).n == 30
+    write_lines(path, [row for row in rows if not row["acc"]])
+    with pytest.raises(PredictionsError, match=r"results: 'acc' of t is 0\.\d+ there, but 0 by"):
+        cb.read_predictions(path)
+
+
+def test_an_accuracy_at_chance_is_no_sign_of_other_labels_where_the_log_has_it_too(tmp_path):
+    questions = choices_of(400, widths=(2, 3, 4))
+    for question in questions:  # as the first version of TruthfulQA has them
+        question["gold"] = 0
+        question["logs"][0] = -20.0
+    path = write_lines(tmp_path / "samples_mc1_2026.jsonl", harness_rows(questions))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cb.read_predictions(path).origin.checked
 
 
 def test_a_right_choice_that_is_nowhere_is_refused(tmp_path):
@@ -318,6 +354,18 @@ def test_repeats_of_a_question_are_a_cluster(tmp_path):
     np.testing.assert_array_equal(found.clusters[:20], found.clusters[20:])
     assert len(set(found.clusters.tolist())) == 20
     assert cb.read_predictions(write_lines(tmp_path / SAMPLES, rows)).clusters is None
+
+
+def test_questions_of_several_files_are_clusters_and_are_said(tmp_path):
+    rows = harness_rows(choices_of(20))
+    for model in ("a", "b"):
+        (tmp_path / model).mkdir()
+        write_lines(tmp_path / model / SAMPLES, rows)
+    found = cb.read_predictions(tmp_path)
+    assert "The 40 rows are of 20 questions" in str(found.origin)
+    assert "--each measures them one by one" in str(found.origin)
+    once = cb.read_predictions(tmp_path / "a")
+    assert "questions" not in str(once.origin)
 
 
 def test_letters_are_renormalised_or_kept_as_they_are(tmp_path):

@@ -481,19 +481,25 @@ def stat(name: str, mean: float) -> dict[str, Any]:
 
 def helm_run(folder: Path, method: str, logprob: float = -0.3) -> Path:
     folder.mkdir()
+    separate = method.startswith("multiple_choice_separate")
+    own = 1 / (1 + np.exp(3 * logprob))
     stats, states = [], []
     for i, (right, sure) in enumerate([(1.0, 0.9), (0.0, 0.7), (1.0, 0.6)]):
         stats.append(
             {
                 "instance_id": f"id{i}",
                 "train_trial_index": 0,
-                "stats": [stat("exact_match", right), stat("max_prob", sure)],
+                "stats": [stat("exact_match", right), stat("max_prob", own if separate else sure)],
             }
         )
         stats.append({**stats[-1], "perturbation": {"name": "typos"}})
         references = [{"output": {"text": t}, "tags": ["correct"] * (t == "a")} for t in "ab"]
         for index in range(2):
             best = index == (0 if right else 1)
+            # The prompt is repeated before the reference.
+            of_reference = {"text": " " + "ab"[index], "logprob": logprob * (1 if best else 4)}
+            prompt = [{"text": "Q", "logprob": -7.0 - index}, {"text": "? a", "logprob": -1.0}]
+            tokens = [*prompt, {"text": " ", "logprob": -0.5 - i}] * separate + [of_reference]
             states.append(
                 {
                     "instance": {"id": f"id{i}", "references": references},
@@ -501,7 +507,7 @@ def helm_run(folder: Path, method: str, logprob: float = -0.3) -> Path:
                     "train_trial_index": 0,
                     "result": {
                         "completions": [
-                            {"logprob": logprob * (1 if best else 4), "tokens": [{}, {}]}
+                            {"logprob": sum(t["logprob"] for t in tokens), "tokens": tokens}
                         ]
                     },
                 }
@@ -523,8 +529,19 @@ def test_a_run_of_helm_gives_a_row_an_instance(tmp_path):
     assert [left.rows for left in joint.origin.left_out.values()] == [3]
     method = "multiple_choice_separate_original"
     separate = cb.read_predictions(helm_run(tmp_path / "separate", method))
-    np.testing.assert_allclose(separate.scores[0], [-0.15, -0.6])
+    np.testing.assert_allclose(separate.scores[0], [-0.3, -1.2])
     np.testing.assert_array_equal(separate.labels, [0, 0, 0])
+    assert "max_prob comes out" in str(separate.origin)
+
+
+def test_a_probability_of_helm_that_does_not_come_out_is_refused(tmp_path):
+    run = helm_run(tmp_path / "run", "multiple_choice_separate_original")
+    file = run / "per_instance_stats.json"
+    file.write_text(file.read_text().replace('"mean": 0.7', '"mean": 0.8'))
+    with pytest.raises(PredictionsError, match=r"id\d: max_prob is .*, but the probability"):
+        cb.read_predictions(run)
+    with pytest.raises(PredictionsError, match=r"--correct .* is one of exact_match"):
+        cb.read_predictions(run, correct="f1")
 
 
 def test_a_run_of_helm_whose_accuracy_does_not_come_out_is_refused(tmp_path):
@@ -604,6 +621,19 @@ def test_every_normalisation_of_lighteval_gives_the_accuracy_of_its_metric(metri
     pq.write_table(pa.Table.from_pylist(rows), path)
     with pytest.raises(PredictionsError, match=rf"'{metric}' is [01]\.0, but doesn't come out"):
         cb.read_predictions(path)
+
+
+def test_a_metric_of_lighteval_may_spell_its_normalisation_out(tmp_path):
+    rows = lighteval_rows(metric="acc_norm")
+    long = "acc:logprob_normalization=LogProbCharNorm(name='norm', ignore_first_space=True)"
+    for row in rows:
+        row["metric"] = {long: row["metric"]["acc_norm"]}
+    path = tmp_path / "details_t|0_2026.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    found = cb.read_predictions(path)
+    assert "per character" in found.origin.signal
+    right = np.asarray(found.scores).argmax(axis=1) == found.labels
+    np.testing.assert_array_equal(right, [row["metric"][long] for row in rows])
 
 
 @pytest.mark.parametrize("as_text", [False, True])

@@ -49,6 +49,8 @@ from calibrant.predictions.slices import LabelledSlice
 
 # Warnings about what all rows of a file look like.
 LOOKS = (LooksLikeProbabilitiesWarning, NoCommonNamesWarning)
+# What it may mean if labels don't go with the scores (`Finding.what`).
+OF_LABELS = ("labels from", "chance", "sorted", "turned round", "other class")
 # Probabilities are written with few digits.
 SAME_PROBABILITY = 0.02
 # Rows that are looked at before all others, and that a proposed command is tried on.
@@ -249,16 +251,19 @@ class PredictionFile:
         del columns  # of many the scores are a copy
         look = Look(rows.n)
         look.add(rows)
-        self._judge(look.findings())
+        origin = self.file.origin
+        # A log whose own accuracy came out has the labels of its rows, however it looks.
+        checked = origin is not None and origin.checked
+        self._judge([x for x in look.findings() if not (checked and x.what in OF_LABELS)])
         # Of many files one may well hold one class; of one file nothing else follows.
         one_label = not rows.top_only and rows.label_index is None and rows.n >= FEW
-        if one_label and (alike := all_alike(rows.known_labels)):
+        if one_label and not checked and (alike := all_alike(rows.known_labels)):
             warn_caller(MisreadWarning(f"{self.where}: {alike}"))
         for warning in heard:
             warn_caller(cast(CalibrationWarning, warning))
         others = len(self.options.beside)
         source = f"{self.where} and {counted(others, 'other file')}" if others else rows.source
-        return replace(rows, looked_at=True, origin=self.file.origin, source=source)
+        return replace(rows, looked_at=True, origin=origin, source=source)
 
     def _judge(self, findings: Sequence[Finding]) -> None:
         """Warn of what rows look like that they weren't said to be; see `judge`."""

@@ -46,6 +46,7 @@ class Origin:
         positions: whether a class is nothing but the position of a choice in its question.
         left_out: rows without a confidence, by reason.
         notes: what a reader should know besides: what was checked, and how.
+        checked: whether the log's own accuracy came out of its rows, so that labels are theirs.
     """
 
     tool: str
@@ -56,6 +57,7 @@ class Origin:
     positions: bool = False
     left_out: Mapping[str, LeftOut] = field(default_factory=_no_reasons)
     notes: tuple[str, ...] = ()
+    checked: bool = False
 
     @classmethod
     def together(cls, parts: Sequence[Origin]) -> Origin:
@@ -79,6 +81,7 @@ class Origin:
             any(part.positions for part in of_rows),
             left_out,
             tuple(dict.fromkeys(note for part in of_rows for note in part.notes)),
+            all(part.checked for part in of_rows),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -98,6 +101,7 @@ class Origin:
                 for reason, some in self.left_out.items()
             ],
             "notes": list(self.notes),
+            "checked": self.checked,
         }
 
     def __str__(self) -> str:

@@ -117,6 +117,7 @@ class Letters(LogFormat):
                     shares = np.exp(row.pop("logits"))
                     row["probs"] = (shares / shares.sum()).tolist()
         if "correct" in file.first or "pred" in file.first:
+            table.checked = True
             table.notes.append("Its own answers come out of the scores on every row.")
         note_mass(table)
         return table

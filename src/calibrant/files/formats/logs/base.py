@@ -192,11 +192,17 @@ class LogTable:
     Args:
         tool: that wrote the log.
         version: of the tool, "" where nothing says it.
+
+    Attributes:
+        signal: what the confidence is read from.
+        positions: whether a class is nothing but the position of a choice.
+        checked: whether the log's own accuracy came out of its rows.
+        notes: what a reader should know besides.
     """
 
     def __init__(self, tool: str, version: str = "") -> None:
         self.tool, self.version, self.signal = tool, version, ""
-        self.positions = False
+        self.positions = self.checked = False
         self.notes: list[str] = []
         self.left_out: dict[str, LeftOut] = {}
         self.cells: list[Row] = []
@@ -229,6 +235,7 @@ class LogTable:
             self.positions,
             self.left_out,
             tuple(self.notes),
+            self.checked,
         )
 
 

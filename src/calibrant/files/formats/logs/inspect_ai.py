@@ -52,7 +52,10 @@ class InspectAi(LogFormat):
         answers: list[Answer] = []
         right: dict[str, dict[str, list[float]]] = {}
         for place, sample in samples:
-            scores = as_object(sample.get("scores"))
+            # Logs of 2024 have one scorer, without its name.
+            scores = as_object(sample.get("scores")) or (
+                {"score": sample["score"]} if sample.get("score") else {}
+            )
             if not scores:
                 table.leave_out(
                     "an error ended the sample" if sample.get("error") else "no scorer's value"
@@ -171,6 +174,7 @@ def _check_accuracy(
             )
         checked.append(f"{name} {stated:.1%}")
     if checked:
+        table.checked = True
         table.notes.append(f"Its own accuracy comes out of its samples: {', '.join(checked)}.")
 
 

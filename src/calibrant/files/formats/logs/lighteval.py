@@ -15,6 +15,11 @@ from calibrant.files.opening import open_binary
 # Since 0.10 three structures, before it a column a field, whose cells may be text.
 STRUCTURES = {"doc", "model_response", "metric"}
 FIELDS = {"predictions", "choices", "gold_index", "metrics"}
+SPELT = {
+    "LogProbCharNorm": "_norm",
+    "LogProbTokenNorm": "_norm_token",
+    "LogProbPMINorm": "_norm_pmi",
+}
 USED = (*STRUCTURES, *FIELDS, "example", "full_prompt", "gold", "cont_tokens", "specifics")
 
 
@@ -32,15 +37,15 @@ class LightEval(LmEval):
             names = {*parquet.read_schema(raw).names}
         return {"doc", "model_response"} <= names or {*FIELDS, "full_prompt"} <= names
 
-    def tasks(self, file: LogFile) -> tuple[Iterator[tuple[str, Places]], str]:
-        """Return the only task with its rows; nothing says the version."""
+    def tasks(self, file: LogFile) -> tuple[Iterator[tuple[str, Places]], Row]:
+        """Return the only task with its rows; no results say the version."""
         parquet = optional("pyarrow.parquet", "pyarrow", "arrow")
         with open_binary(file.where) as raw, readable("the parquet file", file.where):
             names = [one for one in parquet.read_schema(raw).names if one in USED]
             cells = cast(list[Row], parquet.read_table(raw, columns=names).to_pylist())
         first = as_object(cells[0].get("doc")) if cells else {}
         name = first.get("task_name") or file.name.removeprefix("details_").rpartition("_")[0]
-        return iter([(name, [(f"row {i}", _sample(row, i)) for i, row in enumerate(cells)])]), ""
+        return iter([(name, [(f"row {i}", _sample(row, i)) for i, row in enumerate(cells)])]), {}
 
 
 def _sample(row: Row, number: int) -> Row:
@@ -67,7 +72,7 @@ def _sample(row: Row, number: int) -> Row:
     if len(logs) == 2 * len(choices):
         aside = logs[len(choices) :]
     metric = {
-        name.rstrip("_"): int(value) if isinstance(value, bool) else value
+        _named(name): int(value) if isinstance(value, bool) else value
         for name, value in as_object(metric).items()
     }
     numbers = [one for one in logs[: len(choices)] if isinstance(one, int | float)]
@@ -90,6 +95,12 @@ def _sample(row: Row, number: int) -> Row:
         "arguments": [["", text] for text in choices],
         "tokens": [len(as_list(one)) for one in tokens[: len(choices)]],
     }
+
+
+def _named(metric: str) -> str:
+    """Return the short name of a metric; since 0.11 a long one spells its normalisation out."""
+    name, _, how = metric.partition(":logprob_normalization=")
+    return name.rstrip("_") + SPELT.get(how.partition("(")[0], "")
 
 
 def _pair(value: Any) -> list[Any]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,11 @@ METRICS: dict[str, Normalisation] = {
     "acc_norm_pmi": "unconditional",
     "acc_norm_token": "tokens",
     "truthfulqa_mc1": "none",
+    "f1": "none",
+    "mcc": "none",
 }
+# Of each row these hold the right choice and the likeliest one.
+PAIRS = ("f1", "mcc")
 # With these stand log-likelihoods without the question behind the others.
 WITHOUT = {name for name, how in METRICS.items() if how == "unconditional"}
 # Those of generated texts.
@@ -50,6 +54,8 @@ TEXT_OF: dict[Normalisation, str] = {
     "unconditional": "log-likelihoods of the choices less those without the question",
     "tokens": "log-likelihoods of the choices per token",
 }
+# A mean in results may be rounded by so much.
+TOLERANCE = 1e-6
 # What a row must have for a normalisation.
 NEEDS: dict[Normalisation, str] = {
     "chars": "texts",
@@ -98,8 +104,17 @@ class Question:
 
     def metric(self, name: str) -> bool | None:
         """Return whether a metric of the tool says that the row is right; None for no 0 or 1."""
+        if name in PAIRS:
+            pair = as_list(self.row.get(name))
+            return bool(pair[0] == pair[1]) if len(pair) == 2 else None
         value = zero_or_one(self.row.get(name))
         return None if value is None else bool(value)
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """The metrics of being right that the row has."""
+        there = [name for name in METRICS if name in self.row]
+        return [name for name in there if name not in PAIRS or self.metric(name) is not None]
 
     def agrees(self, name: str, right: int | Sequence[int], delimiter: int) -> bool:
         """Return whether a metric comes out if this is the right choice."""
@@ -185,6 +200,12 @@ def _by_text(question: Question) -> int | None:
     return ord(letter) - ord("A") if re.fullmatch("[A-Z]", letter) else None
 
 
+def _by_pair(question: Question) -> int | None:
+    """Return what stands first in the metrics that keep the right choice of each row."""
+    pairs = (as_list(question.row.get(name)) for name in ("mcc", "f1", "brier_score", "likelihood"))
+    return next((p[0] for p in pairs if len(p) == 2 and isinstance(p[0], int)), None)
+
+
 def _by_field(question: Question, field: str, first: int) -> int | None:
     value = as_object(question.row.get("doc")).get(field)
     if isinstance(value, str) and re.fullmatch("[A-Z]", value.strip()):
@@ -221,7 +242,7 @@ def right_choices(
     Raises:
         PredictionsError: no way finds them, or none with which the metrics come out.
     """
-    ways: list[Callable[[Question], int | list[int] | None]] = [_by_index, _by_text]
+    ways: list[Callable[[Question], int | list[int] | None]] = [_by_pair, _by_index, _by_text]
     ways += [partial(_by_field, field=field, first=i) for field in FIELDS for i in (0, 1)]
     ways.append(_by_metric)
     best: list[tuple[Question, str]] | None = None
@@ -256,9 +277,26 @@ def right_choices(
     )
 
 
+def _check_results(questions: Sequence[Question], results: Row, file: LogFile, task: str) -> None:
+    """Raise `PredictionsError` unless the means in the results are those of the rows."""
+    for name in _metrics(questions):
+        stated = as_object(results.get(task)).get(f"{name},none")
+        own = [one.metric(name) for one in questions]
+        if name in PAIRS or None in own or not isinstance(stated, int | float):
+            continue
+        found = sum(map(bool, own)) / len(own)
+        if abs(found - stated) > TOLERANCE:
+            raise file.error(
+                "results",
+                f"'{name}' of {task} is {stated:.6g} there, but {found:.6g} by its {len(own)} "
+                "samples; expected all samples of the run",
+            )
+
+
 def _metrics(questions: Sequence[Question]) -> list[str]:
     """Return the metrics of being right that some row has."""
-    return [name for name in METRICS if any(name in question.row for question in questions)]
+    there = {name for question in questions for name in question.metrics}
+    return [name for name in METRICS if name in there]
 
 
 def _inside(gold: int | list[int], question: Question) -> bool:
@@ -278,17 +316,16 @@ class LmEval(LogFormat):
         inline = bool(as_object(first.get("samples")))
         return "results" in first and (inline or {"configs", "n-shot"} <= first.keys())
 
-    def tasks(self, file: LogFile) -> tuple[Iterator[tuple[str, Places]], str]:
-        """Return the tasks of a file with their rows and where each stands, and the version."""
+    def tasks(self, file: LogFile) -> tuple[Iterator[tuple[str, Places]], Row]:
+        """Return the tasks of a file with their rows by their places, and the run's results."""
         inline = "results" in file.first
         results = file.first if inline else _results_beside(file)
-        found = _inline(file) if inline else _of_lines(file)
-        return found, str(results.get("lm_eval_version") or "")
+        return _inline(file) if inline else _of_lines(file), results
 
     def read(self, file: LogFile, options: ReadOptions) -> LogTable:
         """Return a row a question that has log-likelihoods of choices."""
-        tasks, version = self.tasks(file)
-        table = LogTable(self.tool, version)
+        tasks, results = self.tasks(file)
+        table = LogTable(self.tool, str(results.get("lm_eval_version") or ""))
         used: dict[str, int] = {}
         texts: list[Answer] = []
         for task, every in tasks:
@@ -304,10 +341,11 @@ class LmEval(LogFormat):
                     texts += _texts(task, [(place, row)], name)
                 else:
                     questions.append(found)
-            if any(row.metric(m) is None for row in questions for m in METRICS if m in row.row):
+            if any(row.metric(name) is None for row in questions for name in row.metrics):
                 for _ in questions:
                     table.leave_out("its accuracy is a share, not right or wrong")
             elif questions:
+                _check_results(questions, as_object(results.get("results")), file, task)
                 self._add(table, questions, file, task, options, used)
         if options.verbalised is not None:
             add_answers(table, texts, options, file)
@@ -319,6 +357,7 @@ class LmEval(LogFormat):
         table.signal = listed([text for text in TEXT_OF.values() if text in used])
         table.positions = True
         own = [f"'{name}'" for name in METRICS if name in used]
+        table.checked = bool(own)
         if own:
             table.notes.append(f"The log's own values of {listed(own)} come out on every row.")
         elif table.cells:

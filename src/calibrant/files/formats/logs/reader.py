@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -100,6 +103,18 @@ def _claims(where: str, changed: str, formats: Sequence[str]) -> tuple[str, ...]
         return tuple(name for name in formats if LOG_FORMATS[name].recognises(file))
 
 
+@contextmanager
+def _without_collection() -> Generator[None]:
+    """Look for no garbage: a log is a million small objects, none of which is any."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class NothingToMeasureError(PredictionsError):
     """A log whose rows all lack a confidence, such as one of generated texts, or an outcome."""
 
@@ -125,7 +140,8 @@ class LogReader(RowReader):
 
     def open(self) -> None:
         """Read all rows."""
-        tables = [each.read(file, self.options) for each, file in self._logs]
+        with _without_collection():
+            tables = [each.read(file, self.options) for each, file in self._logs]
         origin = Origin.together([table.origin() for table in tables])
         if not origin.rows:
             none = "" if origin.left_out else " and no answer is in it"
@@ -157,8 +173,17 @@ class LogReader(RowReader):
         names = {table.names for table in used}
         self._names = names.pop() if len(names) == 1 else None
         questions = self.columns.get(QUESTION)
-        if questions is not None and len(np.unique(questions)) < len(questions):
+        apart = 0 if questions is None else len(np.unique(questions))
+        if questions is not None and apart < len(questions):
             self.cluster = QUESTION
+            note = f"The {len(questions)} rows are of {apart} questions, which are the clusters."
+            files = self.columns["file"]
+            if len(np.unique(np.char.add(questions.astype(str), files.astype(str)))) > apart:
+                note += (
+                    " The same questions stand in several files; if these are runs of several "
+                    "models, --each measures them one by one."
+                )
+            self.origin = replace(origin, notes=(*origin.notes, note))
 
     def _keep_labelled(self) -> None:
         """Leave out rows without an outcome, of which `slice` keeps the scores."""

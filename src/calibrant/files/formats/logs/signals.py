@@ -285,7 +285,8 @@ def _add_lettered(table: LogTable, answers: Sequence[Answer], signal: str, file:
     for answer in answers:
         at = log_probabilities(answer.tokens, answer.labels) if answer.labels else None
         if at is None:
-            table.leave_out("no label among the tokens of the answer", answer.correct)
+            none = f"none of {', '.join(answer.labels)}" if answer.labels else "no label"
+            table.leave_out(f"{none} among the tokens of the answer", answer.correct)
             continue
         if answer.gold is not None and answer.gold not in answer.labels:
             raise file.error(

@@ -14,11 +14,10 @@ from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.poisson_binomial import Pieces, honest_curves, numbers_right
 from calibrant.metrics import smooth
 from calibrant.metrics.binned import adaece_of_curves
-from calibrant.metrics.breakpoints import DenseBreakpoints
 from calibrant.metrics.metric_types import values_of_curves
 from calibrant.metrics.registry import METRICS, POSITIVE_METRICS, CurveMetric, metrics_named
 from calibrant.metrics.resampling import Clusters, draw_rows, resampled
-from calibrant.metrics.top_label import ResidualCurves, TopLabel
+from calibrant.metrics.top_label import DenseBreakpoints, ResidualCurves, TopLabel
 from calibrant.predictions.predictions import Predictions
 
 AT_BREAKPOINTS = [

@@ -16,15 +16,18 @@ from calibrant.metrics.binned import (
     BinSums,
     adaptive_calibration_error,
     bin_edges,
+    bin_index,
+    cell_edges,
     ece_of_curves,
     equal_mass_cuts,
+    even_bin_index,
     expected_calibration_error,
 )
-from calibrant.metrics.bins import bin_index, cell_edges, even_bin_index
 from calibrant.metrics.debiased import (
     debiased_expected_calibration_error,
     debiased_mean_square_gap,
     debiased_rms_calibration_error,
+    ece_sweep,
 )
 from calibrant.metrics.gaps import (
     average_calibration_error,
@@ -33,7 +36,6 @@ from calibrant.metrics.gaps import (
     rms_calibration_error,
     underconfidence_error,
 )
-from calibrant.metrics.sweep import ece_sweep
 from calibrant.metrics.top_label import TopLabel
 
 Rows = tuple[NDArray[np.float64], NDArray[np.bool_]]

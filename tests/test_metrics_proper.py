@@ -14,7 +14,7 @@ from scipy.optimize import isotonic_regression, minimize_scalar
 from scipy.special import log_softmax
 
 from calibrant.core.errors import InputError
-from calibrant.metrics.bins import BinSums
+from calibrant.metrics.binned import BinSums
 from calibrant.metrics.decomposition import corp_decomposition, murphy_decomposition
 from calibrant.metrics.proper import (
     accuracy,

@@ -14,18 +14,18 @@ from scipy.integrate import quad
 from scipy.optimize import linprog, minimize
 
 from calibrant.core.errors import BoundaryWarning, InputError, NotIdentifiedWarning
-from calibrant.metrics.bins import logit
+from calibrant.metrics.binned import logit
 from calibrant.metrics.cox import calibration_in_the_large, calibration_slope_intercept
-from calibrant.metrics.density import kde_ece
 from calibrant.metrics.gaps import ks_error
 from calibrant.metrics.kernel import (
     RESAMPLING_CELLS,
     STEPS,
     CosineTransform,
+    kde_ece,
+    mmce,
     smece_of_curves,
     smooth_ece,
 )
-from calibrant.metrics.maximum_mean import mmce
 from calibrant.metrics.resampling import draw_rows, resampled
 from calibrant.metrics.smooth import smce_of_curves, smooth_calibration_error
 from calibrant.metrics.top_label import ResidualCurves, TopLabel

@@ -9,7 +9,7 @@ import pytest
 
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.metrics import cox, decomposition, refit
-from calibrant.metrics.shared_terms import Part, each_once
+from calibrant.metrics.metric_types import Part, each_once
 from calibrant.predictions.predictions import Predictions
 
 

@@ -13,7 +13,7 @@ from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.groups import evaluate_by
 from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.evaluation.sample_sources import sample_of
-from calibrant.metrics.bins import BinSums
+from calibrant.metrics.binned import BinSums
 from calibrant.metrics.registry import METRICS
 from calibrant.metrics.resampling import Clusters
 from calibrant.metrics.top_label import TopLabel

@@ -26,7 +26,7 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray, pick, to_numpy
 from calibrant.core.errors import InputError
-from calibrant.metrics.bins import equal_mass_cuts
+from calibrant.metrics.binned import equal_mass_cuts
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
 

@@ -39,7 +39,7 @@ from calibrant.evaluation.uncertainty import (
     interval,
     paired_difference,
 )
-from calibrant.metrics.bins import DEFAULT_BINS, bin_edges, bin_index
+from calibrant.metrics.binned import DEFAULT_BINS, bin_edges, bin_index
 from calibrant.metrics.proper import NLL, TOP_NLL
 from calibrant.metrics.registry import metrics_named
 from calibrant.posthoc.base import Calibrator

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.evaluation.resampled_curves import DrawnCurve
-from calibrant.metrics.breakpoints import Breakpoints, DenseBreakpoints
-from calibrant.metrics.top_label import ResidualCurves, TopLabel
+from calibrant.metrics.top_label import Breakpoints, DenseBreakpoints, ResidualCurves, TopLabel
 
 # Stretches whose sums are made at once, so few that the times their rows were drawn stay in the
 # cache.

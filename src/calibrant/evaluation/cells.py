@@ -36,10 +36,9 @@ from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.core.errors import InputError
 from calibrant.core.exact import HALF_BITS, halves, joined
 from calibrant.core.weights import are_counts
-from calibrant.metrics.bins import bin_index, cell_edges
-from calibrant.metrics.running_sums import accumulate
+from calibrant.metrics.binned import bin_index, cell_edges
 from calibrant.metrics.shrinkage import ShrunkGaps
-from calibrant.metrics.top_label import ResidualCurves, TopLabel
+from calibrant.metrics.top_label import ResidualCurves, TopLabel, accumulate
 
 # Cells even in confidence and in log odds: for one set of rows, and for each of many groups.
 FINE, COARSE = (3600, 5000), (240, 500)

@@ -16,7 +16,7 @@ from calibrant.core.progress import Watcher
 from calibrant.evaluation.cell_sample import By, CellSample, plan_of
 from calibrant.evaluation.sample import RowSample, Sample
 from calibrant.evaluation.sample_sources import quantile_cuts, summed
-from calibrant.metrics.bins import equal_mass_cuts
+from calibrant.metrics.binned import equal_mass_cuts
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_rows
 from calibrant.scale.engines import Engine

@@ -15,9 +15,7 @@ import numpy as np
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.evaluation.at_breakpoints import CurvesAtBreakpoints, running_columns
 from calibrant.evaluation.resampled_curves import sums_at
-from calibrant.metrics.breakpoints import Breakpoints
-from calibrant.metrics.running_sums import unit_of
-from calibrant.metrics.top_label import TopLabel
+from calibrant.metrics.top_label import Breakpoints, TopLabel, unit_of
 
 # Rows whose number of right ones is drawn at once: its distribution takes so many squared steps.
 PIECE = 64

@@ -13,7 +13,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.weights import mean as mean_of
 from calibrant.evaluation.sample import Sample
 from calibrant.evaluation.sample_sources import sample_of
-from calibrant.metrics.bins import DEFAULT_BINS, bin_edges, bin_index
+from calibrant.metrics.binned import DEFAULT_BINS, bin_edges, bin_index
 from calibrant.predictions.predictions import Predictions
 from calibrant.scale.shards import Shards
 

@@ -15,9 +15,8 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray, to_numpy
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, deviations
-from calibrant.metrics.metric_types import Metric, RowsMetric, values_of_rows
+from calibrant.metrics.metric_types import Metric, RowsMetric, each_once, values_of_rows
 from calibrant.metrics.resampling import Clusters, cluster_doubt
-from calibrant.metrics.shared_terms import each_once
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.predictions.scoring import RowScores

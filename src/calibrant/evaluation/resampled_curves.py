@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
-from calibrant.metrics.running_sums import Crossing, accumulate
-from calibrant.metrics.top_label import ResidualCurves, TopLabel
+from calibrant.metrics.top_label import Crossing, ResidualCurves, TopLabel, accumulate
 
 # Rows of a stretch, whose numbers stay in the cache.
 STRETCH = 1 << 15

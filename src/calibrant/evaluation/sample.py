@@ -30,10 +30,10 @@ from calibrant.metrics.metric_types import (
     Measured,
     Metric,
     RowsMetric,
+    each_once,
     values_of_curve,
 )
 from calibrant.metrics.resampling import Clusters, HonestDraws
-from calibrant.metrics.shared_terms import each_once
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.predictions.predictions import NO_PROBABILITY, SMALLEST_PROBABILITY, Predictions
 from calibrant.predictions.scoring import RowScores, score_rows

@@ -19,10 +19,10 @@ from calibrant.metrics.debiased import (
 from calibrant.metrics.debiased import (
     debiased_rms_calibration_error as debiased_rms_calibration_error,
 )
+from calibrant.metrics.debiased import ece_sweep as ece_sweep
 from calibrant.metrics.decomposition import ScoreDecomposition as ScoreDecomposition
 from calibrant.metrics.decomposition import corp_decomposition as corp_decomposition
 from calibrant.metrics.decomposition import murphy_decomposition as murphy_decomposition
-from calibrant.metrics.density import kde_ece as kde_ece
 from calibrant.metrics.detection import aupr as aupr
 from calibrant.metrics.detection import auroc as auroc
 from calibrant.metrics.detection import fpr_at_tpr as fpr_at_tpr
@@ -33,8 +33,9 @@ from calibrant.metrics.gaps import maximum_calibration_error as maximum_calibrat
 from calibrant.metrics.gaps import overconfidence_error as overconfidence_error
 from calibrant.metrics.gaps import rms_calibration_error as rms_calibration_error
 from calibrant.metrics.gaps import underconfidence_error as underconfidence_error
+from calibrant.metrics.kernel import kde_ece as kde_ece
+from calibrant.metrics.kernel import mmce as mmce
 from calibrant.metrics.kernel import smooth_ece as smooth_ece
-from calibrant.metrics.maximum_mean import mmce as mmce
 from calibrant.metrics.proper import accuracy as accuracy
 from calibrant.metrics.proper import brier_score as brier_score
 from calibrant.metrics.proper import negative_log_likelihood as negative_log_likelihood
@@ -50,4 +51,3 @@ from calibrant.metrics.selective import eaurc as eaurc
 from calibrant.metrics.selective import risk_at_coverage as risk_at_coverage
 from calibrant.metrics.selective import risk_coverage as risk_coverage
 from calibrant.metrics.smooth import smooth_calibration_error as smooth_calibration_error
-from calibrant.metrics.sweep import ece_sweep as ece_sweep

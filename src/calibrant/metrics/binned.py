@@ -1,28 +1,204 @@
-"""The expected calibration error, ECE, and its equal-mass form, AdaECE."""
+"""Bins of confidence and the sums over them; the ECE, and its equal-mass form, AdaECE."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Literal
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import InputError
 from calibrant.core.weights import total
-from calibrant.metrics.bins import (
-    DEFAULT_BINS,
-    BinSums,
-    EdgeConvention,
-    bin_edges,
-    equal_mass_cuts,
-    even_bin_index,
-    mass_cuts,
-    unknown_edges,
-)
 from calibrant.metrics.metric_types import BIASED, BINS_COST, CurveMetric
 from calibrant.metrics.pairs import PairKind, checked_weight, confidence_and_correct, top_label
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
+
+DEFAULT_BINS = 15
+# Cells even in logit c end this far from 0 and 1; all that lies beyond is in the last.
+LOGIT_CELLS_END = 1e-12
+# Confidences beyond this are taken as it when logits are asked for.
+LOGIT_CLIP = 1e-7
+
+Strategy = Literal["uniform", "quantile"]
+EdgeConvention = Literal["right-closed", "left-closed", "torchmetrics"]
+Cells = Literal["uniform", "logit"]
+
+
+def bin_edges(n_bins: int) -> FloatArray:
+    """Return the B + 1 edges of equal-width bins, each the float64 nearest to b / B."""
+    _check_count(n_bins)
+    return np.arange(n_bins + 1) / n_bins
+
+
+def unknown_edges(convention: str) -> InputError:
+    """Return the error about a convention of edges that there isn't."""
+    known = ", ".join(f"'{name}'" for name in get_args(EdgeConvention))
+    return InputError(f"convention must be one of {known}, not '{convention}'")
+
+
+def logit(confidence: FloatArray, nearest: float = LOGIT_CLIP) -> FloatArray:
+    """Return log(c / (1 - c)) with c kept so far away from 0 and 1."""
+    clipped = np.clip(confidence, nearest, 1 - nearest)
+    return np.log(clipped) - np.log1p(-clipped)
+
+
+def _check_count(n_bins: int) -> None:
+    if n_bins < 1:
+        raise InputError(f"n_bins must be at least 1, not {n_bins}")
+
+
+def cell_edges(n_bins: int, strategy: Strategy | Cells) -> FloatArray:
+    """Return the B + 1 edges from 0 to 1, evenly spaced in c or in logit c."""
+    if strategy == "uniform":
+        return bin_edges(n_bins)
+    if strategy != "logit":
+        raise InputError(f"bins made by '{strategy}' have no edges of their own")
+    _check_count(n_bins)
+    end = -math.log(LOGIT_CELLS_END)
+    edges = 1 / (1 + np.exp(-np.linspace(-end, end, n_bins + 1)))
+    edges[0], edges[-1] = 0.0, 1.0
+    return edges
+
+
+def equal_mass_cuts(n: int, n_bins: int) -> IntArray:
+    """Return the B + 1 ranks that cut n rows into bins whose sizes differ by at most one.
+
+    The larger bins come first, as in `numpy.array_split`.
+    """
+    _check_count(n_bins)
+    size, larger = divmod(n, n_bins)
+    index = np.arange(n_bins + 1)
+    return index * size + np.minimum(index, larger)
+
+
+def mass_cuts(total: FloatArray, n_bins: int) -> NDArray[Any]:
+    """Return the ranks that cut each of the (R,) totals into bins of equal mass.
+
+    Whole totals are cut as `equal_mass_cuts` does, others into equal parts.
+
+    Returns:
+        (B + 1,) if all totals are the same, else (R, B + 1).
+    """
+    whole = total == np.round(total)
+    if bool(whole[0]) and bool((total == total[0]).all()):
+        return equal_mass_cuts(int(total[0]), n_bins)
+    _check_count(n_bins)
+    index, totals = np.arange(n_bins + 1), total[:, None]
+    size, larger = np.divmod(totals, n_bins)
+    return np.where(
+        whole[:, None], index * size + np.minimum(index, larger), totals * index / n_bins
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class BinSums:
+    """Sufficient statistics of a reliability diagram with B bins (lo, hi]; 0 is in the first.
+
+    The arrays may have leading axes, say one for resamples or classes: (..., B).
+
+    Attributes:
+        count: (B,) rows in the bin, or the sum of their weights.
+        confidence: (B,) sum of their confidences.
+        correct: (B,) how many of them are right.
+    """
+
+    count: FloatArray
+    confidence: FloatArray
+    correct: FloatArray
+
+    @classmethod
+    def of(cls, rows: TopLabel, n_bins: int = DEFAULT_BINS, strategy: Cells = "uniform") -> BinSums:
+        """Sum rows into bins. A confidence of 0 counts in the first bin."""
+        index = bin_index(rows.confidence, cell_edges(n_bins, strategy))
+        return cls(
+            np.bincount(index, rows.weight, n_bins).astype(np.float64),
+            np.bincount(index, _weighing(rows.confidence, rows), n_bins).astype(np.float64),
+            np.bincount(index, _weighing(rows.correct, rows), n_bins).astype(np.float64),
+        )
+
+    @classmethod
+    def of_curves(cls, curves: ResidualCurves, n_bins: int, strategy: Cells = "uniform") -> BinSums:
+        """Return the (R, B) sums of residual curves."""
+        cuts = curves.cuts(cell_edges(n_bins, strategy))
+        count, confidence = (
+            np.diff(sums[:, cuts], axis=1) for sums in (curves.weights, curves.confidence)
+        )
+        return cls._broadcast(count, confidence, curves.between(cuts))
+
+    @classmethod
+    def of_quantiles(cls, curves: ResidualCurves, n_bins: int) -> BinSums:
+        """Return the (R, B) sums over bins of equal mass, whose sizes differ by at most one."""
+        ranks = mass_cuts(curves.total, n_bins)
+        crossing = curves.crossing(ranks)
+        confidence, gap = (
+            np.diff(crossing.of(sums), axis=1) for sums in (curves.confidence, curves.residual)
+        )
+        count = np.diff(ranks, axis=-1).astype(np.float64)
+        return cls._broadcast(count, confidence, gap)
+
+    @classmethod
+    def _broadcast(cls, count: FloatArray, confidence: FloatArray, gap: FloatArray) -> BinSums:
+        shape = gap.shape
+        return cls(
+            np.broadcast_to(count, shape),
+            np.broadcast_to(confidence, shape),
+            confidence - gap,
+        )
+
+    @property
+    def n_bins(self) -> int:
+        """Number of bins B."""
+        return self.count.shape[-1]
+
+    @property
+    def total(self) -> FloatArray:
+        """(...,) number of rows."""
+        return self.count.sum(axis=-1)
+
+    @property
+    def residual(self) -> FloatArray:
+        """(..., B) sum of c - a of each bin."""
+        return self.confidence - self.correct
+
+    @property
+    def mean_confidence(self) -> FloatArray:
+        """(..., B) mean confidence of each bin, NaN where it is empty."""
+        return self._mean(self.confidence)
+
+    @property
+    def accuracy(self) -> FloatArray:
+        """(..., B) share of right predictions in each bin, NaN where it is empty."""
+        return self._mean(self.correct)
+
+    def _mean(self, total: FloatArray) -> FloatArray:
+        empty = np.full(total.shape, np.nan)
+        return np.divide(total, self.count, out=empty, where=self.count > 0)
+
+    def expected_calibration_error(self) -> float:
+        """Return sum_b |sum of c - a| / N."""
+        return float(np.abs(self.residual).sum() / self.count.sum())
+
+
+def _weighing(values: FloatArray, rows: TopLabel) -> FloatArray:
+    return values if rows.weight is None else values * rows.weight
+
+
+def bin_index(confidence: NDArray[np.floating], edges: FloatArray) -> IntArray:
+    """Return the index of the bin (lo, hi] that each confidence lies in."""
+    return np.searchsorted(edges[1:-1], confidence, side="left")
+
+
+def even_bin_index(confidence: NDArray[np.floating], n_bins: int) -> IntArray:
+    """Return `bin_index` for the edges b / B: a product says which it is, but for rounding."""
+    edges = bin_edges(n_bins)
+    index = np.clip((confidence * n_bins).astype(np.int64), 0, n_bins - 1)
+    index += confidence > edges.take(index + 1)
+    index -= confidence <= edges.take(index)
+    return np.clip(index, 0, n_bins - 1, out=index)
+
 
 __all__ = [
     "DEFAULT_BINS",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError
 from calibrant.core.weights import total
-from calibrant.metrics.bins import (
+from calibrant.metrics.binned import (
     DEFAULT_BINS,
     BinSums,
     EdgeConvention,

@@ -10,10 +10,9 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import BoundaryWarning, NotIdentifiedWarning
-from calibrant.metrics.bins import BinSums, logit
-from calibrant.metrics.metric_types import CurveMetric
+from calibrant.metrics.binned import BinSums, logit
+from calibrant.metrics.metric_types import CurveMetric, Part
 from calibrant.metrics.pairs import PairKind, top_label
-from calibrant.metrics.shared_terms import Part
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 
 RESAMPLING_CELLS = 512

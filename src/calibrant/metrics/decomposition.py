@@ -17,10 +17,9 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
-from calibrant.metrics.bins import DEFAULT_BINS, BinSums
-from calibrant.metrics.metric_types import BIASED, CurveMetric
+from calibrant.metrics.binned import DEFAULT_BINS, BinSums
+from calibrant.metrics.metric_types import BIASED, CurveMetric, Part
 from calibrant.metrics.pairs import PairKind, top_label
-from calibrant.metrics.shared_terms import Part
 from calibrant.metrics.top_label import ResidualCurves
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
-from calibrant.metrics.bins import DEFAULT_BINS, BinSums, Strategy
+from calibrant.metrics.binned import DEFAULT_BINS, BinSums, Strategy
 from calibrant.metrics.metric_types import BIASED, BINS_COST, CurveMetric
 from calibrant.metrics.pairs import PairKind, top_label
 from calibrant.metrics.top_label import ResidualCurves

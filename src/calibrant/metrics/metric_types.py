@@ -2,18 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.weights import are_counts, mean
-from calibrant.metrics.shared_terms import each_once
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.predictions.predictions import NO_PROBABILITY, Predictions
 from calibrant.predictions.scoring import RowScores
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Part(Generic[T]):
+    """A function that returns one of the numbers of another.
+
+    Attributes:
+        whole: returns an object that holds all of them.
+        name: the attribute to return. A whole whose attributes are cached properties computes none
+            that isn't asked for.
+    """
+
+    whole: Callable[..., Any]
+    name: str
+
+    def __call__(self, *arguments: Any) -> T:
+        """Return the part; the arguments are those of the whole."""
+        return getattr(self.whole(*arguments), self.name)
+
+
+def each_once(functions: Mapping[str, Callable[..., T]], *arguments: Any) -> dict[str, T]:
+    """Return what each function makes of the arguments, by name; a whole is called but once.
+
+    Args:
+        functions: by name; any of them may be a `Part`.
+        arguments: of all of them.
+    """
+    wholes: dict[Callable[..., Any], Any] = {}
+    found: dict[str, T] = {}
+    for name, function in functions.items():
+        if not isinstance(function, Part):
+            found[name] = function(*arguments)
+            continue
+        if function.whole not in wholes:
+            wholes[function.whole] = function.whole(*arguments)
+        found[name] = getattr(wholes[function.whole], function.name)
+    return found
+
 
 NOT_BINARY = (
     "it is about the positive class of binary predictions, which have to be declared "
@@ -189,7 +228,7 @@ class CurveMetric(Metric):
             gaps drawn towards 0 (`calibrant.metrics.shrinkage`); what weighs all rows together
             knows its one gap better than bins know theirs.
         at_breakpoints: whether `of_curves` reads curves at breakpoints only
-            (`calibrant.metrics.breakpoints`), so that resamples needn't be summed row by row.
+            (`calibrant.metrics.top_label`), so that resamples needn't be summed row by row.
     """
 
     of_curves: Callable[[ResidualCurves], FloatArray]

@@ -32,9 +32,8 @@ from calibrant.metrics.full_rows import (
     draw_blocks,
     honest_labels,
 )
-from calibrant.metrics.metric_types import Measured, RowsMetric
+from calibrant.metrics.metric_types import Measured, Part, RowsMetric
 from calibrant.metrics.resampling import Clusters, draw_rows
-from calibrant.metrics.shared_terms import Part
 from calibrant.predictions.curves import quintic
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, summarize

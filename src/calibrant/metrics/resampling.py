@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.core.weights import codes_of
-from calibrant.metrics.bins import logit
+from calibrant.metrics.binned import logit
 from calibrant.metrics.cox import fit_of_curve
-from calibrant.metrics.running_sums import accumulate
-from calibrant.metrics.top_label import ResidualCurves, TopLabel
+from calibrant.metrics.top_label import ResidualCurves, TopLabel, accumulate
 
 # The largest latent correlation; beyond it rows of a cluster are all but copies of one another.
 MOST_CORRELATION = 0.9999

@@ -11,16 +11,185 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.core.weights import mean, total
-from calibrant.metrics.breakpoints import Breakpoints, DenseBreakpoints
-from calibrant.metrics.running_sums import Crossing, InUnits, accumulate
 from calibrant.metrics.shrinkage import ShrunkGaps
+
+# Even cells whose edges are breakpoints: those of ECE and those of smECE, which hold those of smCE.
+GRIDS = (15, 256)
+# Bins of equal mass whose cuts are breakpoints while every row counts once.
+MASS_BINS = 15
+# Rows between two breakpoints, more where there would be more breakpoints than this.
+ROWS_BETWEEN, MOST_BREAKPOINTS = 32, 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Breakpoints:
+    """Positions in N sorted rows, each where a run of equal confidences begins.
+
+    A resample of N rows is a number for each row, and running sums of them cost several passes over
+    all N. ECE, smCE and smECE read them at the edges of their cells, which are the same for all
+    resamples, and AdaECE where a resample has counted a share of its rows: within a stretch of some
+    32 of them.
+
+    Attributes:
+        positions: (P + 1,) ascending, from 0 to N.
+    """
+
+    positions: IntArray
+
+    @classmethod
+    def of_rows(cls, confidence: FloatArray) -> Self:
+        """Return the places that all usual metrics of (N,) ascending confidences read."""
+        n = len(confidence)
+        edges = [np.searchsorted(confidence, np.arange(1, b) / b, side="right") for b in GRIDS]
+        index = np.arange(1, MASS_BINS + 1)
+        cuts = index * (n // MASS_BINS) + np.minimum(index, n % MASS_BINS)
+        # A cut within a run of equal confidences lies between the run's ends.
+        end = np.searchsorted(confidence, confidence[np.maximum(cuts - 1, 0)], side="right")
+        begin = np.searchsorted(confidence, confidence[np.maximum(cuts - 1, 0)], side="left")
+        return cls(np.unique(np.concatenate([*edges, begin, end, [0, n]])))
+
+    @property
+    def stretches(self) -> int:
+        """P, how many stretches there are between them."""
+        return len(self.positions) - 1
+
+    def places(self, positions: IntArray) -> IntArray:
+        """Return which breakpoints (..., B) positions are.
+
+        Raises:
+            ValueError: one is none.
+        """
+        found = np.searchsorted(self.positions, positions)
+        if not np.array_equal(self.positions[found], positions):
+            raise ValueError("running sums are known at breakpoints only")
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class DenseBreakpoints(Breakpoints):
+    """Breakpoints so dense that every value a resample looks up lies near one.
+
+    Attributes:
+        single: (P,) whether a stretch is a single run; others have a few rows.
+        width: the most rows of those.
+    """
+
+    single: BoolArray
+    width: int
+
+    @classmethod
+    def among(cls, few: Breakpoints, starts: IntArray) -> Self:
+        """Return more breakpoints.
+
+        Args:
+            few: what all rows together want.
+            starts: (G + 1,) first row of every run of equal confidences, and N.
+        """
+        between = max(ROWS_BETWEEN, int(starts[-1]) // MOST_BREAKPOINTS)
+        first = np.flatnonzero(np.diff(starts[:-1] // between, prepend=-1))
+        long = np.flatnonzero(np.diff(starts) > between)
+        positions = np.unique(np.concatenate([few.positions, starts[first], starts[long]]))
+        single = np.diff(np.searchsorted(starts, positions)) == 1
+        return cls(positions, single, int(np.diff(positions)[~single].max(initial=0)))
+
+
+# Sums over N rows in whole units have at most so many bits: they are exact as floats.
+UNIT_BITS = 51
+
+
+@dataclass(frozen=True, eq=False)
+class Crossing:
+    """Positions on R curves, each a share of the way through a run of equal confidences.
+
+    Attributes:
+        below: (R or 1, B) row where the run begins.
+        above: (R or 1, B) row where it ends.
+        share: (R or 1, B) how much of it is crossed, in [0, 1].
+    """
+
+    below: IntArray
+    above: IntArray
+    share: FloatArray
+
+    def of(self, sums: FloatArray) -> FloatArray:
+        """Return (R, B) values of running sums, (R or 1, N + 1), at the positions."""
+        low = np.take_along_axis(sums, self.below, axis=1)
+        return low + self.share * (np.take_along_axis(sums, self.above, axis=1) - low)
+
+
+def unit_of(rows: int) -> int:
+    """Return how many units 1 has in sums over so many rows."""
+    return 1 << (UNIT_BITS - rows.bit_length())
+
+
+class InUnits(NamedTuple):
+    """Rows in whole numbers of a small unit.
+
+    A running sum of floats waits four cycles for each addition, one of whole numbers one; and it is
+    the same in whatever order and on whatever processor. The unit is so small that rounding a row
+    to it changes the sum over N rows by less than the last bit of its float.
+
+    Attributes:
+        confidence: (N,) c.
+        correct: (N,) a.
+        unit: how many of them are 1.
+    """
+
+    confidence: IntArray
+    correct: IntArray
+    unit: int
+
+    @classmethod
+    def of_rows(cls, confidence: FloatArray, correct: FloatArray) -> Self:
+        """Return (N,) confidences and outcomes in whole numbers."""
+        unit = unit_of(len(confidence))
+        whole = np.rint(confidence * unit).astype(np.int64)
+        return cls(whole, correct.astype(np.int64) * unit, unit)
+
+    def resampled(self, counts: NDArray[Any]) -> FloatArray:
+        """Return (R, N + 1) running sums of c - a, each row as often as (R, N) `counts` say."""
+        sums = _places_for_sums(counts)
+        np.multiply(counts, self.confidence - self.correct, out=sums[:, 1:])
+        return _running(sums, 1 / self.unit)
+
+    def with_labels(self, correct: NDArray[Any]) -> FloatArray:
+        """Return (R, N + 1) running sums of c - a for other outcomes, (R, N) booleans."""
+        sums = _places_for_sums(correct)
+        np.multiply(correct, -self.unit, out=sums[:, 1:])
+        sums[:, 1:] += self.confidence
+        return _running(sums, 1 / self.unit)
+
+
+def _places_for_sums(values: NDArray[Any]) -> IntArray:
+    """Return (R, N + 1) whole numbers for running sums of (R, N) values; the first is 0."""
+    sums = np.empty((values.shape[0], values.shape[1] + 1), dtype=np.int64)
+    sums[:, 0] = 0
+    return sums
+
+
+def _running(values: IntArray, unit: float) -> FloatArray:
+    """Return running sums of the values as floats, in the memory of the values."""
+    np.cumsum(values, axis=1, out=values)
+    return np.multiply(values, unit, out=values.view(np.float64))
+
+
+def accumulate(values: NDArray[Any]) -> FloatArray:
+    """Return (R, N + 1) running sums of (R, N) values, from 0."""
+    if values.dtype.kind in "ui":
+        whole = _places_for_sums(values)
+        whole[:, 1:] = values
+        return _running(whole, 1.0)
+    sums = np.empty((values.shape[0], values.shape[1] + 1))
+    sums[:, 0] = 0.0
+    np.cumsum(values, axis=1, out=sums[:, 1:])
+    return sums
 
 
 @dataclass(frozen=True, eq=False)

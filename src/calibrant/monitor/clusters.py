@@ -35,7 +35,7 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.errors import InputError
-from calibrant.metrics.bins import LOGIT_CLIP
+from calibrant.metrics.binned import LOGIT_CLIP
 from calibrant.monitor.delayed_labels import hash_of_name
 from calibrant.monitor.sequential_tests import COUNT, LARGEST_LOGIT, Bets, payments
 

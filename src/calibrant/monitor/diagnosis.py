@@ -12,7 +12,7 @@ from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.formatting import percent
 from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.evaluation.results import State, state_of
-from calibrant.metrics.bins import equal_mass_cuts
+from calibrant.metrics.binned import equal_mass_cuts
 from calibrant.metrics.resampling import Clusters
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.worth import CrossValidated, cross_validated

@@ -50,7 +50,7 @@ import numpy as np
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.core.errors import InputError
-from calibrant.metrics.bins import LOGIT_CLIP
+from calibrant.metrics.binned import LOGIT_CLIP
 from calibrant.monitor.trail import Trail
 from calibrant.monitor.windows import WIDTH, cell_sums
 

@@ -16,7 +16,7 @@ import numpy as np
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.evaluation.rare_outcomes import ENOUGH, Gap
 from calibrant.evaluation.uncertainty import FLOOR_QUANTILE, interval
-from calibrant.metrics.bins import DEFAULT_BINS, bin_edges, bin_index
+from calibrant.metrics.binned import DEFAULT_BINS, bin_edges, bin_index
 from calibrant.monitor.trail import Trail
 
 _NEAR_ONE = (0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999)

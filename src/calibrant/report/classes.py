@@ -11,7 +11,7 @@ import numpy as np
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.weights import times
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, wilson_interval
-from calibrant.metrics.bins import BinSums
+from calibrant.metrics.binned import BinSums
 from calibrant.predictions.scoring import RowScores
 
 # Up to this many classes are all shown; of more, those that add most to the miscalibration.

@@ -28,7 +28,7 @@ from calibrant.evaluation.results import (
     weighing,
 )
 from calibrant.evaluation.uncertainty import deviations, wilson_interval
-from calibrant.metrics.bins import Strategy
+from calibrant.metrics.binned import Strategy
 from calibrant.metrics.registry import Metric
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.catalogue import formula_of, title_of

@@ -28,7 +28,7 @@ from calibrant.decision.sets import SetDecision
 from calibrant.evaluation.groups import PRINTED_GROUPS, GroupedEvaluation
 from calibrant.evaluation.multicalibration import Multicalibration
 from calibrant.evaluation.results import Evaluation, MetricResult
-from calibrant.metrics.bins import DEFAULT_BINS
+from calibrant.metrics.binned import DEFAULT_BINS
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.temperature.by_margin import MarginTemperature
 from calibrant.posthoc.temperature.by_margin import margin_temperature as by_margin

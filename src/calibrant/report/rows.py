@@ -20,7 +20,7 @@ from calibrant.core.arrays import IntArray, as_array, to_numpy
 from calibrant.core.errors import InputError
 from calibrant.evaluation.results import Evaluation
 from calibrant.evaluation.sample import RowSample
-from calibrant.metrics.bins import DEFAULT_BINS, bin_edges, bin_index
+from calibrant.metrics.binned import DEFAULT_BINS, bin_edges, bin_index
 
 # A page of one set of confidences holds this many rows at most; of many methods fewer, since each
 # has a confidence for every row.

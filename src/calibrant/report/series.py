@@ -22,7 +22,7 @@ from calibrant.core.weights import times
 from calibrant.evaluation.results import Evaluation
 from calibrant.evaluation.sample import RowSample
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, wilson_interval
-from calibrant.metrics.bins import DEFAULT_BINS, BinSums, Strategy, bin_edges, mass_cuts
+from calibrant.metrics.binned import DEFAULT_BINS, BinSums, Strategy, bin_edges, mass_cuts
 from calibrant.metrics.selective import from_the_top
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.scoring import RowScores

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
-from calibrant.metrics.bins import DEFAULT_BINS
+from calibrant.metrics.binned import DEFAULT_BINS
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import Predictions
 from calibrant.report.figures import Strategy, reliability_of_rows

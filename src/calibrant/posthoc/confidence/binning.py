@@ -11,7 +11,7 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray, IntArray, sigmoid
 from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import mean, times
-from calibrant.metrics.bins import (
+from calibrant.metrics.binned import (
     Strategy,
     bin_edges,
     bin_index,

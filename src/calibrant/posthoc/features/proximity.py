@@ -25,7 +25,7 @@ from calibrant.core.arrays import (
 )
 from calibrant.core.errors import NotApplicableError
 from calibrant.core.fit_report import FitReport
-from calibrant.metrics.bins import bin_index
+from calibrant.metrics.binned import bin_index
 from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import TopAndOthers, as_type, exp_of, replaced, sums, top
 from calibrant.posthoc.confidence.base import mixed_with_uniform, rebuilt

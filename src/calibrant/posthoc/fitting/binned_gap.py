@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray
-from calibrant.metrics.bins import bin_edges
+from calibrant.metrics.binned import bin_edges
 
 
 def binned_gaps(confidence: FloatArray, correct: FloatArray, n_bins: int) -> FloatArray:

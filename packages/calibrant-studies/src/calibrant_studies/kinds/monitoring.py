@@ -13,7 +13,7 @@ import numpy as np
 from calibrant.core.arguments import unknown
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.core.errors import InputError
-from calibrant.metrics.bins import DEFAULT_BINS, bin_edges, bin_index
+from calibrant.metrics.binned import DEFAULT_BINS, bin_edges, bin_index
 from calibrant.monitor.monitor import Monitor
 from calibrant.predictions.scoring import score_top
 from calibrant_studies.cells import Cell

@@ -12,8 +12,10 @@ import pytest
 import calibrant as cb
 from calibrant.cli.app import app
 from calibrant.decision import decide_by, save_decision
+from calibrant.monitor.clusters import factors
 from calibrant.monitor.monitor import Monitor
 from calibrant.monitor.promise import Promise, Watched, promise_of
+from calibrant.monitor.sequential_tests import COUNT
 
 VAL, TEST = cb.load_sample("validation"), cb.load_sample("test")
 FITTED = cb.TemperatureScaling().fit_predictions(VAL)
@@ -25,8 +27,8 @@ def alarm_row(promise: Promise, wrong: float, rows: int, seed: int, size: int = 
     rng = np.random.default_rng(seed)
     broken = np.repeat(rng.uniform(size=rows // size) < wrong, size)
     watched = Watched(promise, 0.05)
-    counts = watched.count(np.ones(rows), ~broken).reshape(-1, size, 2).sum(axis=1)
-    watched.bet(counts, np.arange(size - 1, rows, size))
+    paid = watched.count(np.ones(rows), ~broken)[1].reshape(-1, size, COUNT).sum(axis=1)
+    watched.bet(factors(paid, size, watched.largest), np.arange(size - 1, rows, size))
     return None if watched.alarm is None else watched.alarm.row
 
 
@@ -47,7 +49,7 @@ def test_a_broken_promise_is_seen_soon(wrong: float, most: int) -> None:
 def test_the_evidence_is_the_mean_of_products_of_bets() -> None:
     watched = Watched(Promise(0.1, 0.5), 0.05)
     kept = np.random.default_rng(0).uniform(size=200) < 0.85
-    watched.bet(watched.count(np.ones(200), kept), np.arange(200))
+    watched.bet(watched.count(np.ones(200), kept)[1], np.arange(200))
     capital = []
     for further in np.linspace(0.05, 3, 55):
         other = 1 / (1 + np.exp(-(np.log(0.1 / 0.9) + further)))
@@ -57,15 +59,13 @@ def test_the_evidence_is_the_mean_of_products_of_bets() -> None:
 
 def test_rows_that_are_not_answered_say_nothing_and_recall_looks_at_rows_of_the_class() -> None:
     watched = Watched(Promise(0.1, 0.8), 0.05)
-    np.testing.assert_array_equal(
-        watched.count(np.array([0.7, 0.8, 0.9]), np.array([False, False, True])),
-        [[0, 0], [0, 1], [1, 0]],
-    )
+    at, paid, _ = watched.count(np.array([0.7, 0.8, 0.9]), np.array([False, False, True]))
+    assert at.tolist() == [1, 2]
+    assert [(row > 1).all() for row in paid] == [True, False]  # the first breaks the promise
     of_class = Watched(Promise(0.1, 0.8, "recall"), 0.05)
-    np.testing.assert_array_equal(
-        of_class.count(np.array([0.7, 0.9, 0.9]), np.array([True, False, True])),
-        [[0, 1], [0, 0], [1, 0]],
-    )
+    at, paid, _ = of_class.count(np.array([0.7, 0.9, 0.9]), np.array([True, False, True]))
+    assert at.tolist() == [0, 2]
+    assert [(row > 1).all() for row in paid] == [True, False]
 
 
 def drifting(rows: int, begins: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -2,17 +2,25 @@
 
 Payments of rows multiply to a supermartingale only if each row's probability is right *given all
 rows before*. Rows of one document aren't like that: one hard page is wrong in every line. But
-whatever they do among themselves, the mean of their payments has an expectation of at most 1 given
-the clusters before, as each of the payments has. So a cluster of m rows is one unit of the bet,
+whatever they do among themselves, a sum of their payments with weights that were settled before has
+the expectation that it should have given the clusters before. So a cluster is one unit of the bet,
 with the factor
 
-    F_j = 1 + s_j (mean_i L_ij - 1),   s_j = min(sqrt(m), 0.95 / (1 - l_j)),
+    F_j = 1 + s_j / M sum_{i <= M} (L_ij - 1),   s_j = min(sqrt(M), 0.95 / (1 - l_j)),
 
-where l_j is the lowest payment of alternative j, over all confidences and both outcomes. Every bet
-on a cluster that stays valid under any dependence is such a sum of bets on its rows. The stake s_j
-is no more than keeps F_j positive. Above 1 it wins back some of what the mean gives away, since a
-mean over m rows varies less than one row; sqrt(m) is what m / (1 + (m - 1) r) comes near to for
-correlations r around .2. A cluster of one row is a row: s_j = 1.
+over its first M rows, where l_j is the lowest payment of alternative j, over all confidences and
+both outcomes. Every bet on a cluster that stays valid under any dependence is such a sum. The stake
+s_j is no more than keeps F_j positive. Above 1 it wins back some of what the mean gives away, since
+a mean over M rows varies less than one row; sqrt(M) is what M / (1 + (M - 1) r) comes near to for
+correlations r around .2. Clusters of one row are rows: M = 1, s_j = 1.
+
+**How large a bet is.** M may depend on the clusters that were counted before, and not on the
+cluster's own number of rows: a session that ends at its first wrong answer has one wrong row among
+few, so that the mean over its rows lies below its confidences though every row is calibrated. M is
+sum m^2 / sum m of the sizes m before (the size of the cluster in which a row lies, on average), or
+twice their mean if that is less; before one is known, 1, or `UNKNOWN` where several are open. Rows
+behind the first M are not bet on, and rows that a cluster lacks pay 1. Groups, and rows that a
+promise is about, have sizes of their own.
 
 **When a cluster is counted.** Its rows are kept together as sums until it is closed: when more
 clusters than `most_open` are unfinished, the one whose last row is the oldest. So clusters are
@@ -27,18 +35,25 @@ than one a cluster together.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
 from calibrant.metrics.binned import LOGIT_CLIP
 from calibrant.monitor.delayed_labels import hash_of_name
-from calibrant.monitor.sequential_tests import COUNT, LARGEST_LOGIT, Bets, payments
+from calibrant.monitor.sequential_tests import COUNT, LARGEST_LOGIT, Bets, OfGroup, payments
 
+# Parts of a cluster besides those of each group, which have the group's index.
+ALL, PROMISE = -1, -2
+# How many rows of a cluster are bet on where none was counted yet.
+UNKNOWN = 8
 # How close to zero a factor may come, as a share of the way from 1.
 MOST_OF_THE_WAY = 0.95
 # Log odds at which the lowest payment is looked for.
@@ -55,17 +70,41 @@ def largest_stakes(tolerance: float) -> FloatArray:
     return np.maximum(MOST_OF_THE_WAY / np.maximum(1 - lowest, 1e-9), 1.0)
 
 
-def factors(total: FloatArray, rows: int, tolerance: float) -> FloatArray:
+def factors(total: FloatArray, rows: int, largest: FloatArray) -> FloatArray:
     """Return the (J,) factors F of a cluster.
 
     Args:
-        total: (J,) sum of the payments of its rows.
-        rows: how many they are.
-        tolerance: e.
+        total: (J,) sum of the payments of M rows.
+        rows: M.
+        largest: (J,) stakes that leave every factor positive.
     """
     mean = total / rows
-    stake = np.minimum(largest_stakes(tolerance), math.sqrt(rows))
+    stake = np.minimum(largest, math.sqrt(rows))
     return mean + (stake - 1) * (mean - 1)
+
+
+@dataclass
+class Part:
+    """Rows of an unfinished cluster that are bet on together.
+
+    Attributes:
+        most: M; rows: how many of the first M there are; payments: (J,) sum of theirs.
+    """
+
+    most: int
+    rows: int = 0
+    payments: FloatArray = field(default_factory=lambda: np.zeros(COUNT))
+
+    def add(self, paid: FloatArray) -> None:
+        """Add the (n, J) payments of more rows."""
+        some = paid[: self.most - self.rows]
+        # Row after row, so that it doesn't matter how many come at once.
+        self.payments = np.add.reduce(np.vstack([self.payments, some]), axis=0)
+        self.rows += len(some)
+
+    def factor(self, largest: FloatArray) -> FloatArray:
+        """Return the (J,) factors; `largest` are the stakes that leave them positive."""
+        return factors(self.payments + (self.most - self.rows), self.most, largest)
 
 
 @dataclass
@@ -75,26 +114,14 @@ class Unfinished:
     Attributes:
         last: number of its last row in the stream.
         moments: (3,) number of its rows, sum of their residuals, and of their squares.
-        promised: (2,) how many rows keep and break a promise that is watched.
-        rows: how many rows it has in each group; payments: (J,) sum of theirs.
+        parts: what is bet on: `ALL` rows, those that a `PROMISE` is about, those of each group.
+        counts: how many rows each part has, also behind the first M.
     """
 
     last: int = 0
     moments: FloatArray = field(default_factory=lambda: np.zeros(3))
-    promised: FloatArray = field(default_factory=lambda: np.zeros(2))
-    rows: dict[int, int] = field(default_factory=dict[int, int])
-    payments: dict[int, FloatArray] = field(default_factory=dict[int, FloatArray])
-
-    def add(self, paid: FloatArray, residual: FloatArray, member: IntArray, last: int) -> None:
-        """Add (n,) rows, the last of which has the number `last`."""
-        self.last = last
-        self.moments = self.moments + np.array([len(paid), residual.sum(), residual @ residual])
-        for group in dict.fromkeys(member.tolist()):
-            of_group = paid[member == group]
-            before = self.payments.get(group, np.zeros(COUNT))
-            # Row after row, so that it doesn't matter how many come at once.
-            self.payments[group] = np.add.reduce(np.vstack([before, of_group]), axis=0)
-            self.rows[group] = self.rows.get(group, 0) + len(of_group)
+    parts: dict[int, Part] = field(default_factory=dict[int, Part])
+    counts: Counter[int] = field(default_factory=Counter[int])
 
 
 @dataclass
@@ -150,8 +177,11 @@ class Clusters:
         most_known: how many closed ones are remembered.
         unfinished: by name, in the order of their last rows.
         closed: hashes of the names of closed ones, the oldest first.
-        late: rows left out of the bets because their cluster was closed.
+        late: rows left out of the bets because their cluster was closed; beyond: because it has
+            more of them than a bet.
         dependence: of closed ones.
+        sizes: (3,) of each part: closed clusters that have rows of it, their rows, and the squares
+            of their rows, each added up.
     """
 
     most_open: int
@@ -159,44 +189,42 @@ class Clusters:
     unfinished: dict[str, Unfinished] = field(default_factory=dict[str, Unfinished])
     closed: dict[int, None] = field(default_factory=dict[int, None])
     late: int = 0
+    beyond: int = 0
     dependence: Dependence = field(default_factory=Dependence)
+    sizes: dict[int, FloatArray] = field(default_factory=dict[int, FloatArray])
 
-    # Parameters: what is known of each row, and where the rows stand.
     def add(
-        self,
-        names: Sequence[str],
-        paid: FloatArray,
-        residual: FloatArray,
-        member: IntArray | None,
-        first: int,
-        promised: FloatArray | None = None,
+        self, names: Sequence[str], residual: FloatArray, first: int, bets: Mapping[int, OfGroup]
     ) -> list[Unfinished]:
         """Take n rows, and return the clusters that they close.
 
         Args:
             names: (n,) of the rows' clusters.
-            paid: (n, J) payments.
             residual: (n,) confidence less correctness.
-            member: (n,) index of each row's group, or None.
             first: number of the first row in the stream.
-            promised: (n, 2) whether each keeps a promise that is watched, and breaks it.
+            bets: of each part: which of the rows, ascending, their payments, and shares.
         """
         closed: list[Unfinished] = []
-        groups = np.zeros(len(names), dtype=np.int64) if member is None else member
         starts = [i for i in range(len(names)) if i == 0 or names[i] != names[i - 1]]
-        for start, stop in zip(starts, [*starts[1:], len(names)], strict=True):
-            name, part = names[start], slice(start, stop)
+        for start, stop in pairwise([*starts, len(names)]):
+            name, n = names[start], stop - start
             cluster = self.unfinished.pop(name, None)
             if cluster is None:
                 if hash_of_name(name) in self.closed:
-                    self.late += stop - start
+                    self.late += n
                     continue
                 cluster = Unfinished()
                 closed += self.close(self.most_open - 1)
             self.unfinished[name] = cluster
-            cluster.add(paid[part], residual[part], groups[part], first + stop - 1)
-            if promised is not None:
-                cluster.promised = cluster.promised + promised[part].sum(axis=0)
+            cluster.last, left = first + stop - 1, residual[start:stop]
+            cluster.moments = cluster.moments + np.array([n, left.sum(), left @ left])
+            for part, (at, paid, _) in bets.items():
+                low, high = np.searchsorted(at, (start, stop))
+                if low < high:
+                    own = cluster.parts.get(part) or Part(self._most(part))
+                    own.add(paid[low:high])
+                    cluster.parts[part] = own
+                    cluster.counts[part] += int(high - low)
         return closed
 
     def close(self, most: int = 0) -> list[Unfinished]:
@@ -207,15 +235,36 @@ class Clusters:
             cluster = self.unfinished.pop(name)
             self.closed[hash_of_name(name)] = None
             self.dependence.add(cluster.moments)
+            self.beyond += cluster.counts[ALL] - cluster.parts[ALL].rows
+            for part, rows in cluster.counts.items():
+                size = np.array([1, rows, rows**2])
+                self.sizes[part] = self.sizes.get(part, np.zeros(3)) + size
             closed.append(cluster)
         while len(self.closed) > self.most_known:
             del self.closed[next(iter(self.closed))]
         return closed
 
-    def moved(self, by: int) -> Clusters:
-        """Return the same where rows have numbers that much higher."""
-        moved = {name: replace(one, last=one.last + by) for name, one in self.unfinished.items()}
-        return replace(self, unfinished=moved)
+    def _most(self, part: int) -> int:
+        """Return M for a cluster that begins."""
+        known = self.sizes.get(part, self.sizes.get(ALL))
+        if known is None:
+            return 1 if self.most_open == 1 else UNKNOWN
+        number, rows, squares = known.tolist()
+        return math.ceil(min(squares / rows, 2 * rows / number))
+
+    def moved(self, by: int, place: Mapping[int, int]) -> Clusters:
+        """Return the same where rows have numbers that much higher, and groups these places."""
+
+        def put(parts: Mapping[int, Any]) -> dict[int, Any]:
+            return {place.get(part, part): own for part, own in parts.items()}
+
+        moved = {
+            name: replace(
+                one, last=one.last + by, parts=put(one.parts), counts=Counter(put(one.counts))
+            )
+            for name, one in self.unfinished.items()
+        }
+        return replace(self, unfinished=moved, sizes=put(self.sizes))
 
     def merge(self, others: Iterable[Clusters]) -> Clusters:
         """Return the clusters of all, which must share none.
@@ -235,25 +284,27 @@ class Clusters:
             merged.unfinished |= one.unfinished
             merged.closed |= one.closed
             merged.late += one.late
+            merged.beyond += one.beyond
             merged.dependence += one.dependence
+            for part, size in one.sizes.items():
+                merged.sizes[part] = merged.sizes.get(part, np.zeros(3)) + size
         return merged
 
 
-def bets_of_clusters(closed: Sequence[Unfinished], tolerance: float, grouped: bool) -> Bets:
+def bets_of_clusters(closed: Sequence[Unfinished], tolerance: float) -> Bets:
     """Return the bets on closed clusters, in their order."""
-    paid, row = np.empty((len(closed), COUNT)), np.empty(len(closed), dtype=np.int64)
+    largest = largest_stakes(tolerance)
     of_groups: dict[int, tuple[list[int], list[FloatArray], list[float]]] = {}
     for i, cluster in enumerate(closed):
-        rows = sum(cluster.rows.values())
-        row[i] = cluster.last
-        paid[i] = factors(np.add.reduce([*cluster.payments.values()]), rows, tolerance)
-        for group, count in cluster.rows.items() if grouped else ():
-            at, own, share = of_groups.setdefault(group, ([], [], []))
+        own = {part: count for part, count in cluster.counts.items() if part >= 0}
+        for group, count in own.items():
+            at, paid, share = of_groups.setdefault(group, ([], [], []))
             at.append(i)
-            own.append(factors(cluster.payments[group], count, tolerance))
-            share.append(count / rows)
+            paid.append(cluster.parts[group].factor(largest))
+            share.append(count / sum(own.values()))
     groups = {
-        group: (np.array(at), np.array(own), np.array(share))
-        for group, (at, own, share) in sorted(of_groups.items())
+        group: (np.array(at), np.array(paid), np.array(share))
+        for group, (at, paid, share) in sorted(of_groups.items())
     }
-    return Bets(paid, row, groups)
+    whole = np.array([cluster.parts[ALL].factor(largest) for cluster in closed])
+    return Bets(whole, np.array([cluster.last for cluster in closed]), groups)

@@ -56,6 +56,7 @@ class ClustersFound:
         counted: how many were counted; unfinished: how many weren't yet.
         late: rows that the tests left out, because their cluster was counted before; share: of
             all rows.
+        beyond: rows that the tests left out, because their cluster is larger than those before.
         correlation: of the residuals of two rows of a cluster; None where none has two.
         effect: how many rows say as much as one that stands alone.
     """
@@ -66,6 +67,7 @@ class ClustersFound:
     correlation: float | None
     effect: float
     share: float
+    beyond: int = 0
 
     def __str__(self) -> str:
         text = f"{counted(self.counted, 'cluster')} counted"
@@ -76,6 +78,11 @@ class ClustersFound:
                 f"; outcomes of two rows of a cluster correlate by {self.correlation:.2f} beyond "
                 f"their confidences, so that {self.effect:.1f} rows count as one independent row; "
                 "the intervals allow for it"
+            )
+        if self.beyond:
+            text += (
+                f". {counted(self.beyond, 'row')} of clusters that are much larger than those "
+                "before are shown in reports, and left out of the tests"
             )
         if self.late:
             text += (
@@ -103,6 +110,7 @@ def clusters_found(state: State) -> ClustersFound | None:
         dependence.correlation,
         dependence.effect,
         clusters.late / max(state.windows.rows, 1),
+        clusters.beyond,
     )
 
 

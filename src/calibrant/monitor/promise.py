@@ -8,8 +8,8 @@ breaks it, and (1 - r_j) / (1 - r) if not: at most 1 on average, as long as the 
 the mean over j of the products of payments ever reaches 1 / alpha with a probability of at most
 alpha (Ville). Fewer broken rows than promised count for nothing.
 
-Of rows in clusters a cluster is one unit, with the factor 1 + s (mean of its payments - 1),
-whatever its rows do among themselves; see `calibrant.monitor.clusters`.
+Of rows in clusters a cluster is one unit, whatever its rows do among themselves; see
+`calibrant.monitor.clusters`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.arguments import within
-from calibrant.core.arrays import BoolArray, FloatArray
+from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted
 from calibrant.decision.base import Decision, wilson
 from calibrant.decision.grouped import GroupedDecision
 from calibrant.decision.risk import RiskDecision
 from calibrant.evaluation.formatting import percent, percent_asked
-from calibrant.monitor.sequential_tests import COUNT, Alarm, Evidence, change_point
+from calibrant.monitor.sequential_tests import COUNT, Alarm, Evidence, OfGroup, change_point
 
 # By how much alternatives lie above the promise, in log odds.
 FURTHER = np.linspace(0.05, 3.0, COUNT)
@@ -229,39 +229,36 @@ class Watched:
         return -math.log(self.alpha)
 
     @property
-    def _pays(self) -> tuple[FloatArray, FloatArray]:
+    def pays(self) -> tuple[FloatArray, FloatArray]:
         """The (J,) payments of a row that keeps the promise, and of one that breaks it."""
         risk = self.promise.risk
         other = 1 / (1 + np.exp(-(math.log(risk / (1 - risk)) + FURTHER)))
         return (1 - other) / (1 - risk), other / risk
 
+    @property
+    def largest(self) -> FloatArray:
+        """The (J,) stakes up to which every factor of a cluster stays positive."""
+        return np.maximum(MOST_OF_THE_WAY / (1 - self.pays[0]), 1.0)
+
     def count(
         self, said: FloatArray, right: BoolArray, names: Sequence[str] | None = None
-    ) -> FloatArray:
-        """Count (n,) rows, and return (n, 2) whether each keeps the promise, and breaks it."""
+    ) -> OfGroup:
+        """Count (n,) rows, and return the places and payments of those that it is about."""
         about, kept = self.promise.about(said, right, names)
-        found = np.stack([about & kept, about & ~kept], axis=1).astype(np.float64)
-        self.rows += int(about.sum())
-        self.broken += int(found[:, 1].sum())
-        return found
+        at = np.flatnonzero(about)
+        self.rows += len(at)
+        self.broken += int((~kept[at]).sum())
+        return at, np.where(kept[at, None], *self.pays), np.ones(len(at))
 
-    def bet(self, counts: Sequence[FloatArray] | FloatArray, rows: Any) -> list[Alarm]:
+    def bet(self, paid: FloatArray, last: IntArray) -> list[Alarm]:
         """Bet on units, and return the alarm if it rose at one of them.
 
         Args:
-            counts: (m, 2) how many rows of each unit keep the promise, and break it.
-            rows: (m,) number of each unit's last row.
+            paid: (m, J) payments of units that have rows which the promise is about.
+            last: (m,) number of each unit's last row.
         """
-        numbers = np.asarray(counts, dtype=np.float64).reshape(-1, 2)
-        some = numbers.sum(axis=1) > 0
-        if not some.any():
+        if not len(last):
             return []
-        numbers, last = numbers[some], np.asarray(rows, dtype=np.int64)[some]
-        kept, broken = self._pays
-        size = numbers.sum(axis=1, keepdims=True)
-        mean = (numbers[:, :1] * kept + numbers[:, 1:] * broken) / size
-        stake = np.maximum(np.minimum(np.sqrt(size), MOST_OF_THE_WAY / (1 - kept)), 1.0)
-        paid = mean + (stake - 1) * (mean - 1)
         step = self.evidence.look(paid, last, np.ones(len(last)))
         logs = step.log_level[1:]
         risen: list[Alarm] = []

@@ -16,7 +16,7 @@ import numpy as np
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.core.errors import InputError
-from calibrant.monitor.clusters import Clusters, Unfinished, bets_of_clusters
+from calibrant.monitor.clusters import ALL, PROMISE, Clusters, Unfinished, bets_of_clusters
 from calibrant.monitor.delayed_labels import (
     DelayedLabels,
     Joined,
@@ -130,16 +130,19 @@ class State:
             part = slice(start, start + ROWS_AT_ONCE)
             some, hits, first = said[part], right[part], self.windows.rows
             of = None if member is None else member[part]
-            paid = payments(some, hits, tests.tolerance)
+            number = first + np.arange(len(some))
+            bets = bets_of_rows(payments(some, hits, tests.tolerance), number, of)
             own = None if names is None else names[part]
-            kept = None if self.promise is None else self.promise.count(some, hits, own)
+            about = None if self.promise is None else self.promise.count(some, hits, own)
             if clusters is None:
-                if self.promise is not None and kept is not None:
-                    risen += self.promise.bet(kept, first + np.arange(len(some)))
-                risen += tests.add(bets_of_rows(paid, first + np.arange(len(some)), of))
+                if self.promise is not None and about is not None:
+                    risen += self.promise.bet(about[1], number[about[0]])
+                risen += tests.add(bets)
                 origins = None if origin is None else origin[part]
             else:
-                closed = self.clusters.add(clusters[part], paid, some - hits, of, first, kept)
+                parts = {ALL: (number - first, bets.paid, np.ones(len(some)))} | bets.groups
+                parts |= {} if about is None else {PROMISE: about}
+                closed = self.clusters.add(clusters[part], some - hits, first, parts)
                 risen += self._bet_on(closed)
                 origins = np.array([hash_of_name(name) for name in clusters[part]])
             if of is not None:
@@ -157,6 +160,7 @@ class State:
         self.tests.begin(row)
         # Their later rows depend on what was seen; they aren't bet on.
         self.clusters.close()
+        self.clusters.sizes.clear()
         self.latest, self.scores = Latest.start(self.latest.most), Scores(self.scores.latest)
         if self.promise is not None:
             self.promise = Watched(self.promise.promise, self.promise.alpha)
@@ -169,10 +173,12 @@ class State:
     def _bet_on(self, closed: Sequence[Unfinished]) -> list[Alarm]:
         if not closed:
             return []
-        bets = bets_of_clusters(closed, self.tests.tolerance, grouped=bool(self.grouped))
-        risen = self.tests.add(bets)
+        risen = self.tests.add(bets_of_clusters(closed, self.tests.tolerance))
         if self.promise is not None:
-            risen += self.promise.bet([one.promised for one in closed], bets.row)
+            about = [one for one in closed if PROMISE in one.parts]
+            paid = [one.parts[PROMISE].factor(self.promise.largest) for one in about]
+            last = np.array([one.last for one in about], dtype=np.int64)
+            risen += self.promise.bet(np.array(paid), last)
         return risen
 
     def _members(
@@ -269,6 +275,7 @@ class State:
             "clustered": self.clustered,
             "unfinished": list(self.clusters.unfinished),
             "late": self.clusters.late,
+            "beyond": self.clusters.beyond,
             "clusters": self.clusters.dependence.clusters,
             "group_rows": self.tests.groups.spans,
             "history": asdict(self.history),
@@ -318,9 +325,11 @@ class State:
         tests.evidence = saved.evidence(tests.evidence, "stream", rows, own)
         rowwise = not (self.clustered or before)
         tests.groups = saved.groups(tests.groups.known, rows, rowwise=rowwise)
-        self.clusters = saved.clusters(self.clusters, units, len(tests.groups.names), rows)
-        tests.alarms = saved.alarms(tests, rows)
         self.promise = saved.promise(self.promise, rows)
+        self.clusters = saved.clusters(self.clusters, units, len(tests.groups.names), rows)
+        if "open.part" not in saved.arrays:
+            saved.old_clusters(self.clusters, self.promise, grouped=bool(self.grouped))
+        tests.alarms = saved.alarms(tests, rows)
         n = min(rows, self.latest.most)
         latest = saved.array("latest.confidence", np.float64, (None,), 0.0, 1.0)
         if len(latest) > n:
@@ -351,9 +360,14 @@ class State:
         if len(known) > 1:
             raise InputError("only monitors that all have clusters, or all none, can be merged")
         pairs = zip(parts, starts[:-1].tolist(), strict=True)
-        clusters = [part.clusters.moved(by) for part, by in pairs]
+        tests = merged_tests([part.tests for part in parts], starts.tolist())
+        place = {name: i for i, name in enumerate(tests.groups.names)}
+        clusters = [
+            part.clusters.moved(by, {i: place[n] for i, n in enumerate(part.tests.groups.names)})
+            for part, by in pairs
+        ]
         return cls(
-            merged_tests([part.tests for part in parts], starts.tolist()),
+            tests,
             merged_windows([part.windows for part in parts]),
             Latest.merged([part.latest for part in parts]),
             Scores.merged([part.scores for part in parts], starts[:-1].tolist()),

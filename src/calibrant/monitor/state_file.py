@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from os import fspath
@@ -20,7 +20,7 @@ from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import CalibrantError, CalibratorFileError
 from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
-from calibrant.monitor.clusters import Clusters, Dependence, Unfinished
+from calibrant.monitor.clusters import ALL, PROMISE, Clusters, Dependence, Part, Unfinished
 from calibrant.monitor.delayed_labels import DelayedLabels, Outcome, Said
 from calibrant.monitor.history import MOST as MOST_ALARMS
 from calibrant.monitor.history import History, PastAlarm
@@ -44,7 +44,7 @@ Arrays = dict[str, NDArray[Any]]
 
 # As a row's number in a file holds.
 MOST_ROWS = (1 << 62) - 1
-FORMAT = ParameterFormat("calibrant-monitor", 1, "the state of a monitor", "numpy")
+FORMAT = ParameterFormat("calibrant-monitor", 2, "the state of a monitor", "numpy")
 _TRAIL = ("count", "row", "level", "sums")
 
 
@@ -245,34 +245,74 @@ class Saved:
         count = len(names)
         last = self.array("open.last", np.int64, (count,), 0, max(rows - 1, 0))
         moments = self.array("open.moments", np.float64, (count, 3), -float(rows), float(rows))
-        promised = np.zeros((count, 2))  # which states of old versions don't have
-        if "open.promised" in self.arrays:
-            promised = self.array("open.promised", np.float64, (count, 2), 0.0, float(rows))
-        cluster = self.array("open.cluster", np.int64, (None,), 0, max(count - 1, 0))
-        group = self.array("open.group", np.int64, (len(cluster),), 0, max(groups - 1, 0))
-        held = self.array("open.rows", np.int64, (len(cluster),), 1, rows)
-        paid = self.array("open.payments", np.float64, (len(cluster), COUNT), 0.0)
+        pairs = zip(last.tolist(), moments, strict=True)
+        found = [Unfinished(row, own) for row, own in pairs]
+        sizes = dict[int, FloatArray]()
+        if "open.part" in self.arrays:
+            self._parts(found, groups, rows)
+            part = self.array("sizes.part", np.int64, (None,), PROMISE, groups - 1)
+            size = self.array("sizes", np.float64, (len(part), 3), 1.0, float(rows) ** 2 + 1)
+            if (size[:, 0] > size[:, 1]).any() or (size[:, 1] > size[:, 2]).any():
+                raise Damaged("sizes of clusters that can't be")
+            sizes = dict(zip(part.tolist(), size, strict=True))
         known = self.array("closed", np.int64, (None,)).tolist()
         sums = self.array("dependence", np.float64, (6,))
-        if len(known) > min(closed, empty.most_known) or held.sum() > rows or sums[0] > rows:
+        if len(known) > min(closed, empty.most_known) or sums[0] > rows:
             raise Damaged("more clusters than there may be")
-        found: list[Unfinished] = []
-        for row, own, kept in zip(last.tolist(), moments, promised, strict=True):
-            found.append(Unfinished(row, own, kept))
-        places: list[int] = cluster.tolist()
-        for i, g, n, own in zip(places, group.tolist(), held.tolist(), paid, strict=True):
-            found[i].rows[g], found[i].payments[g] = n, own
-        if any(sum(one.rows.values()) != one.moments[0] for one in found):
-            raise Damaged("a cluster isn't of so many rows")
-        late = self.whole(self.header, "late", rows)
-        dependence = Dependence(self.whole(self.header, "clusters", rows), sums)
         return replace(
             empty,
             unfinished=dict(zip(names, found, strict=True)),
             closed=dict.fromkeys(known),
-            late=late,
-            dependence=dependence,
+            late=self.whole(self.header, "late", rows),
+            beyond=self.whole(self.header, "beyond", rows) if sizes else 0,
+            dependence=Dependence(self.whole(self.header, "clusters", rows), sums),
+            sizes=sizes,
         )
+
+    def _parts(self, unfinished: Sequence[Unfinished], groups: int, rows: int) -> None:
+        """Fill the parts of unfinished clusters of a stream of so many groups and rows."""
+        cluster = self.array("open.cluster", np.int64, (None,), 0, max(len(unfinished) - 1, 0))
+        part = self.array("open.part", np.int64, (len(cluster),), PROMISE, groups - 1)
+        # How many rows, the most that are bet on, how many of them.
+        held = self.array("open.rows", np.int64, (len(cluster), 3), 1)
+        paid = self.array("open.payments", np.float64, (len(cluster), COUNT), 0.0)
+        if (held[:, 2] != held[:, :2].min(axis=1)).any() or (held[:, 0] > rows).any():
+            raise Damaged("a part of a cluster isn't of so many rows")
+        places: list[tuple[int, int]] = list(zip(cluster.tolist(), part.tolist(), strict=True))
+        for (i, key), (count, most, some), sums in zip(places, held.tolist(), paid, strict=True):
+            unfinished[i].counts[key] = count
+            unfinished[i].parts[key] = Part(most, some, sums)
+        if any(one.counts[ALL] != one.moments[0] for one in unfinished):
+            raise Damaged("a cluster isn't of so many rows")
+
+    def old_clusters(self, clusters: Clusters, promise: Watched | None, *, grouped: bool) -> None:
+        """Fill the parts of unfinished clusters from a state of before 0.3.
+
+        It has the sums of a cluster's payments by group, and how many rows keep and break a
+        promise. They are bet on as they are then; rows that follow aren't.
+        """
+        unfinished = list(clusters.unfinished.values())
+        cluster = self.array("open.cluster", np.int64, (None,), 0, max(len(unfinished) - 1, 0))
+        groups = len(self.part(self.header, "groups", list))
+        group = self.array("open.group", np.int64, (len(cluster),), 0, max(groups - 1, 0))
+        held = self.array("open.rows", np.int64, (len(cluster),), 1)
+        paid = self.array("open.payments", np.float64, (len(cluster), COUNT), 0.0)
+        for i, one in enumerate(unfinished):
+            at = cluster == i
+            if held[at].sum() != one.moments[0]:
+                raise Damaged("a cluster isn't of so many rows")
+            parts: dict[int, tuple[int, FloatArray]] = {}
+            parts[ALL] = int(held[at].sum()), paid[at].sum(axis=0)
+            if grouped:
+                own = zip(group[at].tolist(), held[at].tolist(), paid[at], strict=True)
+                parts |= {g: (n, payments) for g, n, payments in own}
+            if promise is not None and "open.promised" in self.arrays:
+                shape = len(unfinished), 2
+                kept, broken = self.array("open.promised", np.float64, shape, 0.0, 2.0**53)[i]
+                pays = kept * promise.pays[0] + broken * promise.pays[1]
+                parts |= {PROMISE: (int(kept + broken), pays)} if kept + broken else {}
+            for key, (n, payments) in parts.items():
+                one.parts[key], one.counts[key] = Part(n, n, payments), n
 
     def hours(self, rows: int) -> Hours:
         """Return the sums by hour of so many rows at most."""
@@ -407,22 +447,28 @@ def pack_groups(groups: Groups) -> Arrays:
 
 def pack_clusters(clusters: Clusters) -> Arrays:
     """Return the sums of unfinished clusters, and which were closed; names go into the header."""
-    unfinished = list(clusters.unfinished.values())
-    parts = [(i, group) for i, one in enumerate(unfinished) for group in one.rows]
-    at = np.array(parts, dtype=np.int64).reshape(-1, 2)
-    return {
-        "open.last": np.array([one.last for one in unfinished], dtype=np.int64),
-        "open.moments": np.array([one.moments for one in unfinished]).reshape(-1, 3),
-        "open.promised": np.array([one.promised for one in unfinished]).reshape(-1, 2),
-        "open.cluster": at[:, 0],
-        "open.group": at[:, 1],
-        "open.rows": np.array([unfinished[i].rows[group] for i, group in parts], dtype=np.int64),
-        "open.payments": np.array([unfinished[i].payments[group] for i, group in parts]).reshape(
-            -1, COUNT
-        ),
-        "closed": np.fromiter(clusters.closed, dtype=np.int64, count=len(clusters.closed)),
-        "dependence": clusters.dependence.sums,
+    unfinished = clusters.unfinished.values()
+    parts = [
+        (i, key, part, [one.counts[key], part.most, part.rows])
+        for i, one in enumerate(unfinished)
+        for key, part in one.parts.items()
+    ]
+    whole = {
+        "open.last": [one.last for one in unfinished],
+        "open.cluster": [i for i, _, _, _ in parts],
+        "open.part": [key for _, key, _, _ in parts],
+        "closed": list(clusters.closed),
+        "sizes.part": list(clusters.sizes),
     }
+    sums = {
+        "open.moments": (3, [one.moments for one in unfinished]),
+        "open.payments": (COUNT, [part.payments for _, _, part, _ in parts]),
+        "sizes": (3, list(clusters.sizes.values())),
+    }
+    arrays: Arrays = {name: np.array(own, dtype=np.int64) for name, own in whole.items()}
+    arrays["open.rows"] = np.array([rows for *_, rows in parts], dtype=np.int64).reshape(-1, 3)
+    arrays |= {name: np.array(own).reshape(-1, width) for name, (width, own) in sums.items()}
+    return arrays | {"dependence": clusters.dependence.sums}
 
 
 def pack_scores(scores: Scores) -> Arrays:

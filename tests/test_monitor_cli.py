@@ -547,12 +547,59 @@ def test_a_line_without_a_usable_row_ends_in_a_sentence_or_is_left_out(run, tmp_
     found = json.loads(ended.out)
     assert found["rows"] == 30
     unreadable = found["details"]["unreadable"]
-    assert unreadable["lines"] == 1
+    total = 31 + torn.count("\n")
+    assert (unreadable["lines"], unreadable["read"]) == (1, total)
     assert unreadable["first"].startswith(("rows.jsonl: line 11: ", "rows.jsonl: lines 11", "id "))
     # What was left out stays in the state.
     (tmp_path / "rows.jsonl").write_text(text + "also no row\n")
     ended = run("rows.jsonl", "--state", "state", "--skip-broken")
-    assert "Left out: 2 lines without a usable row. The first: " in " ".join(ended.out.split())
+    share = f"{100 * 2 / (total + 1):.1f} % of those read"
+    said = f"Left out: 2 lines without a usable row ({share}). The first: "
+    assert said in " ".join(ended.out.split())
+
+
+def test_lines_that_are_left_out_are_in_every_report(run, tmp_path):
+    said, right = drifting(30)
+    (tmp_path / "rows.jsonl").write_text(lines(said, right) + "no row\n")
+    words = "rows.jsonl", "--skip-broken", "--report", "page.html", "--metrics-out", "metrics"
+    assert "1 line without a usable row (3.2 % of those read)" in run(*words).out.replace("\n", " ")
+    assert "1 line without a usable row (3.2" in Path("page.html").read_text()
+    assert "calibrant_monitor_lines_left_out_total 1" in Path("metrics").read_text()
+    (tmp_path / "none.jsonl").write_text("no row\n" * 50)
+    ended = run("none.jsonl", "--skip-broken")
+    assert ended.code == 2
+    assert "no line holds a usable row" in ended.err
+
+
+def test_outcomes_without_any_prediction_are_an_error_unless_a_state_keeps_them(run, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"id": 1, "correct": true}\n' * 2)
+    assert "none of 1 outcomes belongs to a prediction" in run("rows.jsonl").err
+    assert run("rows.jsonl", "--state", "state").code == 0
+
+
+def test_a_mark_of_utf_8_before_a_line_is_no_crash(run, tmp_path):
+    said, right = drifting(30)
+    (tmp_path / "rows.jsonl").write_text("\ufeff" + lines(said, right), encoding="utf-8")
+    assert json.loads(run("rows.jsonl", "--json", "-").out)["rows"] == 30
+
+
+def test_long_ids_and_names_are_kept_short_and_told_apart(run, tmp_path):
+    long = "x" * 100_000
+    rows = [{"id": long + end, "confidence": 0.9, "g": long} for end in "ab"]
+    rows += [{"id": long + "a", "correct": True}] * 2
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = json.loads(
+        run("rows.jsonl", "--by", "g", "--state", "s", "--details", "--json", "-").out
+    )
+    assert found["rows"] == 1
+    assert (
+        found["details"]["waiting"]["predictions"],
+        found["details"]["waiting"]["repeated"],
+    ) == (1, 1)
+    assert len(found["details"]["groups"][0]["group"]) < 200
+    assert Path("s").stat().st_size < 100_000
+    (tmp_path / "bad.jsonl").write_text(json.dumps({"confidence": 0.9, "correct": long}) + "\n")
+    assert len(run("bad.jsonl").err) < 300
 
 
 def test_two_monitors_do_not_share_a_state(run, tmp_path):

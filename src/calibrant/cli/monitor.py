@@ -233,8 +233,25 @@ def monitor(
         if state is None:  # nothing follows
             checkpoints.keep([list(watched.close_clusters())])
         checkpoints.save()
+        _check_counted(watched, kept=state is not None)
         refit = checkpoints.refit()
     _finish(watched, output, refit)
+
+
+def _check_counted(watched: Monitor, *, kept: bool) -> None:
+    """Raise `InputError` if nothing was counted though there were lines, or outcomes.
+
+    Where a state is kept, the predictions of outcomes may come in a later run.
+    """
+    if watched.rows or watched.unlabelled.rows:
+        return
+    if watched.unreadable.lines:
+        raise InputError(f"no line holds a usable row. {watched.unreadable}".rstrip("."))
+    if watched.waiting.outcomes and not kept:
+        raise InputError(
+            f"none of {watched.waiting.outcomes} outcomes belongs to a prediction that was read; "
+            "with --state outcomes wait for predictions that come later"
+        )
 
 
 def _promise(
@@ -301,8 +318,8 @@ def _until_signal(*, follow: bool, live: bool, idle: float | None) -> Generator[
     """Yield how to wait for rows; an interrupt or SIGTERM then ends that in good order."""
     from calibrant.monitor.streams import Following
 
-    if idle is not None and not follow:
-        raise InputError("--idle goes with --follow")
+    if idle is not None and not (follow and idle >= 0):
+        raise InputError("--idle goes with --follow, and takes a number of seconds from 0")
     if not live:
         yield None
         return
@@ -329,16 +346,9 @@ def _plan(streams: list[str], reading: Reading, settings: dict[str, Any], points
 
 def _finish(watched: Monitor, output: WatchOptions, refit: Refitted | None = None) -> None:
     """Write and print the state; an alarm is an exit code."""
-    from calibrant.monitor.lines import Unreadable
-
     if output.report is not None:
         watched.to_html(output.report)
-    unreadable = Unreadable(watched)
     text, document = str(watched), watched.as_dict(details=output.details)
-    if unreadable.lines:
-        text += f"\n\n{wrap(str(unreadable))}"
-    if output.details:
-        document["details"]["unreadable"] = {"lines": unreadable.lines, "first": unreadable.first}
     if refit is not None:
         text += f"\n\n{wrap(str(refit))}"
     emit(text, document, output.json)

@@ -59,6 +59,7 @@ def alarm_line(alarm: Alarm, monitor: Monitor, refit: Refitted | None = None) ->
         "refit": said if refit is None else refit.said,
         "refit_file": None if refit is None or refit.path is None else str(refit.path),
         "doubt": monitor.findings().doubt or None,
+        "left_out": str(monitor.unreadable) if monitor.unreadable.lines else None,
     }
     return json.dumps(document)
 
@@ -144,6 +145,11 @@ def _metrics(monitor: Monitor) -> Iterator[str]:
         for name, value in zip(names, unlabelled.expected_accuracy, strict=True):
             what = "Expected accuracy of rows without outcome, if the confidences are calibrated."
             yield from _metric(f"{name}_ratio", "gauge", what, {"": value})
+    if monitor.unreadable.read:
+        left = monitor.unreadable
+        yield from _metric("lines_total", "counter", "Lines that were read.", {"": left.read})
+        what = "Lines left out for want of a usable row."
+        yield from _metric("lines_left_out_total", "counter", what, {"": left.lines})
     groups = monitor.groups()
     if groups:
         yield from _metric(

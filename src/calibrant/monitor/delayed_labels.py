@@ -21,6 +21,8 @@ from calibrant.monitor.neighbours import beginning
 
 # Hours and groups by which those that wait are counted, at most.
 MOST_SHOWN = 48
+# Ids and names are kept by the hundred thousand.
+MOST_CHARACTERS = 256
 
 
 class Said(NamedTuple):
@@ -127,7 +129,7 @@ class DelayedLabels:
             predicted: the class of a prediction that comes, or None.
             outcome: what came true, if that is what comes.
         """
-        name = str(key)
+        name = name_of(key)
         said = self.predictions.get(name)
         known = outcome or self.outcomes.get(name)
         if outcome is not None:
@@ -142,7 +144,7 @@ class DelayedLabels:
 
     def predict(self, key: Hashable, said: Said) -> tuple[bool, Joined | None]:
         """Take a prediction; return whether it is new, and the row if its outcome was there."""
-        name = str(key)
+        name = name_of(key)
         if name in self.predictions or hash_of_name(name) in self.done:
             self.repeated += 1
             return False, None
@@ -154,7 +156,7 @@ class DelayedLabels:
 
     def learn(self, key: Hashable, outcome: Outcome) -> Joined | None:
         """Take an outcome; return the row if its prediction was there."""
-        name = str(key)
+        name = name_of(key)
         if name in self.outcomes or hash_of_name(name) in self.done:
             self.repeated += 1
             return None
@@ -207,10 +209,20 @@ class DelayedLabels:
         return merged
 
 
+def name_of(key: object) -> str:
+    """Return an id, or the name of a group or cluster, as text; a long one ends in its hash."""
+    name = str(key)
+    return name if len(name) <= MOST_CHARACTERS else f"{name[:64]}... {_digest(name, 16).hex()}"
+
+
 def hash_of_name(name: str) -> int:
-    """Return 64 bits of a name, the same in every process; it may hold half a surrogate pair."""
-    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)
+    """Return 64 bits of a name, the same in every process."""
+    return int.from_bytes(_digest(name, 8), "little", signed=True)
+
+
+def _digest(name: str, size: int) -> bytes:
+    """Return a hash of a name, which may hold half a surrogate pair."""
+    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=size).digest()
 
 
 BLIND = (

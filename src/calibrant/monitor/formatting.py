@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from calibrant.core.errors import InputError
 from calibrant.core.text import counted, format_table, listed, wrap
 from calibrant.evaluation.formatting import percent
 from calibrant.monitor.delayed_labels import Pending, Unlabelled, Waiting
@@ -128,6 +129,44 @@ def groups_found(tests: TwoTests, effect: float = 1.0) -> list[GroupFound]:
     return found
 
 
+class Unreadable(NamedTuple):
+    """Lines that were left out for want of a usable row.
+
+    Attributes:
+        lines: how many; first: what is wrong with the first of them.
+        read: how many lines were read, with those; 0 where that isn't known.
+    """
+
+    lines: int = 0
+    first: str = ""
+    read: int = 0
+
+    @classmethod
+    def of_notes(cls, notes: Mapping[str, Any]) -> Unreadable:
+        """Return what a monitor's notes say.
+
+        Raises:
+            InputError: they aren't of this kind.
+        """
+        try:
+            found = cls(**notes.get("unreadable", {}))
+            return cls(int(found.lines), str(found.first), int(found.read))
+        except (TypeError, ValueError) as error:
+            raise InputError("the state's notes of unreadable lines are damaged") from error
+
+    def add(self, why: str) -> Unreadable:
+        """Return this with one more."""
+        return self._replace(lines=self.lines + 1, first=self.first or why)
+
+    def __str__(self) -> str:
+        share = f" ({percent(self.lines / self.read)} % of those read)" if self.read else ""
+        lines = counted(self.lines, "line")
+        return f"Left out: {lines} without a usable row{share}. The first: {self.first}."
+
+
+NONE_LEFT_OUT = Unreadable()
+
+
 @dataclass(frozen=True)
 class MonitorFindings:
     """What a monitor has found so far, as a value: all that its text, its JSON and its page show.
@@ -149,6 +188,7 @@ class MonitorFindings:
         promise: what is known of the promise of a decision, where one is watched.
         past: alarms that were dealt with, before the tests began anew at row `begun`.
         pending: what waits for its outcome, by hour and by group.
+        unreadable: lines that were left out.
     """
 
     rows: int
@@ -170,6 +210,7 @@ class MonitorFindings:
     past: tuple[PastAlarm, ...] = ()
     begun: int = 0
     pending: Pending = NONE_PENDING
+    unreadable: Unreadable = NONE_LEFT_OUT
 
     @property
     def doubt(self) -> str:
@@ -311,6 +352,7 @@ class MonitorFindings:
                 "begun": self.begun,
                 "past": [one.as_dict() for one in self.past],
                 "pending": self.pending._asdict(),
+                "unreadable": self.unreadable._asdict(),
             }
         return found
 
@@ -340,6 +382,8 @@ class MonitorFindings:
             parts.append(wrap(f"Wrong by their own evidence, {together}: {listed(off)}."))
         if self.unlabelled.rows:
             parts.append(wrap(str(self.unlabelled)))
+        if self.unreadable.lines:
+            parts.append(wrap(str(self.unreadable)))
         return "\n\n".join(parts)
 
 

@@ -93,5 +93,5 @@ def hour_of(time: Any, where: str) -> int:
     except (ValueError, TypeError, OverflowError):
         pass
     raise PredictionsError(
-        f"{where}: a time must be seconds since 1970 or like 2026-11-23T16:20:00, not {time!r}"
+        f"{where}: a time must be seconds since 1970 or like 2026-11-23T16:20:00, not {time!r:.60}"
     )

@@ -3,50 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from calibrant.core.arrays import BoolArray, FloatArray
-from calibrant.core.errors import InputError, PredictionsError
-from calibrant.core.text import counted
+from calibrant.core.errors import PredictionsError
 from calibrant.files.reading import MisreadError
 from calibrant.monitor.first_rows import FirstRows
 from calibrant.monitor.monitor import Monitor
 from calibrant.monitor.rows import Reading, Row, Scored, parse, plain, scored
 from calibrant.monitor.sequential_tests import Alarm
-
-
-class Unreadable:
-    """The lines that were left out, in a monitor's notes.
-
-    Attributes:
-        lines: how many; first: what is wrong with the first of them.
-    """
-
-    def __init__(self, monitor: Monitor) -> None:
-        """Go on from the notes.
-
-        Raises:
-            InputError: they aren't of this kind.
-        """
-        self._notes = monitor.notes
-        note: Any = self._notes.get("unreadable", {"lines": 0, "first": ""})
-        try:
-            self.lines, self.first = int(note["lines"]), str(note["first"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError("the state's notes of unreadable lines are damaged") from error
-
-    def add(self, error: PredictionsError) -> None:
-        """Count one more."""
-        self.lines, self.first = self.lines + 1, self.first or str(error)
-        self._notes["unreadable"] = {"lines": self.lines, "first": self.first}
-
-    def __str__(self) -> str:
-        if not self.lines:
-            return ""
-        lines = counted(self.lines, "line")
-        return f"Left out: {lines} without a usable row. The first: {self.first}."
 
 
 def count_lines(
@@ -68,15 +34,19 @@ def count_lines(
     numbered = [(i, line) for i, line in enumerate(data.splitlines(), number) if line.strip()]
     if not numbered:
         return []
-    unreadable = Unreadable(monitor) if reading.skip_broken else None
+    unreadable = monitor.leave_out if reading.skip_broken else None
+    if reading.skip_broken:
+        known = monitor.unreadable
+        monitor.notes["unreadable"] = known._replace(read=known.read + len(numbered))._asdict()
     try:
         numbers, lines = zip(*numbered, strict=True)
         found = look_at(first, parse(lines, numbers, first.source), numbers, reading, monitor)
     except MisreadError:
         raise
-    except PredictionsError:
+    except PredictionsError as error:
         if unreadable is None:
-            raise
+            hint = "--skip-broken (skip_broken=) leaves out lines without a usable row"
+            raise PredictionsError(f"{error}; {hint}") from error
         # A line of this block can't be read, so that nothing of it was counted.
         rows, usable = list[Row](), list[int]()
         for number, line in numbered:
@@ -84,7 +54,7 @@ def count_lines(
                 row = parse([line], [number], first.source)
                 scored(row, reading, [number], first.source)
             except PredictionsError as error:
-                unreadable.add(error)
+                unreadable(error)
             else:
                 rows += row
                 usable.append(number)
@@ -92,7 +62,7 @@ def count_lines(
     if found is None:
         return []
     if isinstance(found, Scored):
-        return found.feed(monitor, None if unreadable is None else unreadable.add)
+        return found.feed(monitor, unreadable)
     return list(monitor.update(*found))
 
 

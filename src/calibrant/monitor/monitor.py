@@ -15,9 +15,15 @@ from calibrant.core.arrays import Array, FloatArray, as_array, to_numpy
 from calibrant.core.errors import InputError, PredictionsError, heard_warnings
 from calibrant.files.atomic import StrPath
 from calibrant.metrics.pairs import confidence_and_correct
-from calibrant.monitor.delayed_labels import Outcome, Unlabelled, Waiting
+from calibrant.monitor.delayed_labels import Outcome, Unlabelled, Waiting, name_of
 from calibrant.monitor.diagnosis import FEWEST_TO_REFIT, Diagnosis, refittable
-from calibrant.monitor.formatting import GroupFound, MonitorFindings, clusters_found, groups_found
+from calibrant.monitor.formatting import (
+    GroupFound,
+    MonitorFindings,
+    Unreadable,
+    clusters_found,
+    groups_found,
+)
 from calibrant.monitor.hours import hour_of
 from calibrant.monitor.neighbours import Neighbours
 from calibrant.monitor.promise import Promise
@@ -147,6 +153,15 @@ class Monitor:
         return self._state.notes
 
     @property
+    def unreadable(self) -> Unreadable:
+        """Lines that were left out for want of a usable row."""
+        return Unreadable.of_notes(self.notes)
+
+    def leave_out(self, why: PredictionsError) -> None:
+        """Count one more of them."""
+        self.notes["unreadable"] = self.unreadable.add(str(why))._asdict()
+
+    @property
     def log_e(self) -> float:
         """Evidence of the level test, log E in nats; an alarm rises at log(1 / alpha)."""
         return self._state.tests.log_level
@@ -215,7 +230,7 @@ class Monitor:
         Args:
             ids: (n,) names or numbers; scores: the same n rows as the network scored all classes.
         """
-        keys = [str(key) for key in as_ids(ids)]
+        keys = [name_of(key) for key in as_ids(ids)]
         check_lengths(keys, scores.scores)
         self._state.scores.wait(keys, scores)
 
@@ -279,7 +294,7 @@ class Monitor:
 
     def said_of(self, key: Any) -> tuple[float, int] | None:
         """Return confidence and class (-1: unknown) of a prediction that waits; None without."""
-        said = self._state.waiting.predictions.get(str(key))
+        said = self._state.waiting.predictions.get(name_of(key))
         if said is None:
             return None
         return said.confidence, -1 if said.predicted is None else said.predicted
@@ -402,6 +417,7 @@ class Monitor:
             past=tuple(self._state.history.alarms),
             begun=self._state.history.begun,
             pending=self._state.waiting.pending(),
+            unreadable=self.unreadable,
         )
 
     def to_html(self, path: StrPath, refresh: float | None = None) -> None:
@@ -491,7 +507,7 @@ def as_names(groups: Any, rows: int, what: str = "groups") -> list[str] | None:
     """Return the name of the group, or of `what`, of each of so many rows; one is for all."""
     if groups is None:
         return None
-    names = [str(name) for name in as_ids(groups)]
+    names = [name_of(name) for name in as_ids(groups)]
     if len(names) == 1:
         return names * rows
     if len(names) != rows:

@@ -44,6 +44,7 @@ def monitor_page(found: MonitorFindings, refresh: float | None = None) -> str:
         evidence=typeset(found.evidence_sentence),
         condition=typeset(found.condition),
         hours_table=_hours_table(found.hours) if found.hours else None,
+        unreadable=typeset(str(found.unreadable)) if found.unreadable.lines else "",
         waiting=typeset(str(found.waiting)) if any(found.waiting) else "",
         pending_table=_pending_table(found.pending) if any(found.pending) else None,
         past=typeset(found.past_sentence),

@@ -45,8 +45,6 @@ FORMS = ("confidence", "prob", "probs", "logits")
 # How scores of classes are called, whole and column by column; lists where they are whole.
 SCORES, STEMS = {"prob", "probs", "logit", "logits"}, {"prob", "logit"}
 LISTS = ("probs", "logits")
-# As much of a bad line as a message shows.
-SHOWN_CHARACTERS = 60
 # Numbers of classes that an array holds; far more than there are.
 MOST_CLASSES = 2**31 - 1
 # Scores that nobody says are calibrated would make a decision's promise look broken.
@@ -112,10 +110,9 @@ def parse(lines: Sequence[bytes], numbers: Sequence[int], source: str) -> list[R
         except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
-            shown = line[:SHOWN_CHARACTERS].decode("utf-8", "replace")
+            shown = line[:100].decode("utf-8", "replace")
             raise PredictionsError(
-                f"{source}: line {number}: expected a JSON object, found {shown!r}; lines that "
-                "hold none are left out by --skip-broken (skip_broken=)"
+                f"{source}: line {number}: expected a JSON object, found {shown!r:.60}"
             )
         rows.append(cast(Row, row))
     return rows
@@ -207,7 +204,7 @@ def scored(
         if form is None and (outcome is None or reading.key not in row):
             raise PredictionsError(
                 f"{where}: expected {', '.join(FORMS)}, or '{reading.key}' with 'label' or "
-                f"'correct'; found {', '.join(map(repr, row)) or 'nothing'}"
+                f"'correct'; found {', '.join(map(repr, row)) or 'nothing':.200}"
             )
         if form == "confidence" and outcome and outcome.is_label and predicted[i] < 0:
             raise PredictionsError(
@@ -309,7 +306,9 @@ def _confidence(row: Row, reading: Reading, where: str) -> tuple[float, int]:
     value: Any = row["confidence"]
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not 0 <= value <= 1:
-        raise PredictionsError(f"{where}: 'confidence' must be a number from 0 to 1, not {value!r}")
+        raise PredictionsError(
+            f"{where}: 'confidence' must be a number from 0 to 1, not {value!r:.60}"
+        )
     if reading.of is not None:
         raise PredictionsError(
             f"{where}: holds the confidence of the predicted class only, not that of class "
@@ -326,7 +325,7 @@ def _outcome(
     if CORRECT in row:
         value = row[CORRECT]
         if value not in (0, 1):  # True and False are among them
-            raise PredictionsError(f"{where}: 'correct' must be true or false, not {value!r}")
+            raise PredictionsError(f"{where}: 'correct' must be true or false, not {value!r:.60}")
         return Outcome(int(value), is_label=False)
     key = next((key for key in LABELS if key in row), None)
     if key is None or row[key] is None:
@@ -335,7 +334,8 @@ def _outcome(
     if isinstance(classes, Sequence):
         if value not in classes:
             raise PredictionsError(
-                f"{where}: '{key}' must be one of the classes that the scores name, not {value!r}"
+                f"{where}: '{key}' must be one of the classes that the scores name, not "
+                f"{value!r:.60}"
             )
         return Outcome(classes.index(value), is_label=True)
     label = _whole(value, key, where) - labels_from
@@ -350,8 +350,8 @@ def _whole(value: Any, key: str, where: str) -> int:
     whole = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not whole or value % 1 or not 0 <= value <= MOST_CLASSES:
         raise PredictionsError(
-            f"{where}: '{key}' must be a whole number from 0, not {value!r}; give the class by its "
-            "place among the classes, or 'correct' as true or false"
+            f"{where}: '{key}' must be a whole number from 0, not {value!r:.60}; give the class by "
+            "its place among the classes, or 'correct' as true or false"
         )
     return int(value)
 

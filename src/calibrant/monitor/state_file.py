@@ -175,7 +175,13 @@ class Saved:
         level = self.array(f"{name}.level", np.int64, (len(counts),), 0, FOR_EVER)
         sums = self.array(f"{name}.sums", np.float64, (len(counts), empty.sums.shape[1]))
         rising = (np.diff(counts) >= 0).all() and (np.diff(row) >= 0).all()
-        if not len(counts) or counts[0] != 0 or not rising or (row < counts).any():
+        if (
+            not len(counts)
+            or counts[0]
+            or level[0] != FOR_EVER
+            or not rising
+            or (row < counts).any()
+        ):
             raise Damaged(f"the rows of '{name}' don't follow one another")
         return Trail(empty.base, empty.keep, counts, row, level, sums)
 

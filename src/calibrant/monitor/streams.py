@@ -203,7 +203,8 @@ def _knows_outcomes(path: str, reading: Reading) -> bool:
         data = whole_lines(file, to_the_end=True)
     known = {*LABELS, CORRECT, reading.read.labels, reading.read.correct}
     try:
-        rows = parse(data.splitlines(), range(len(data)), path)
+        lines = data.splitlines()
+        rows = parse(lines, range(len(lines)), path)
     except PredictionsError:
         return True
     return any(row.get(str(name)) is not None for row in rows for name in known)

@@ -329,7 +329,7 @@ def documents(
 class AlarmsOfDocuments(Simulated):
     """Draw streams of documents, and look when a monitor of rows or of clusters raises an alarm."""
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     axes: ClassVar[tuple[str, ...]] = ("slope", "unit", "test")
     defaults: ClassVar[Mapping[str, Any]] = {
         "streams": 300,

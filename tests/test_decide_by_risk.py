@@ -138,6 +138,17 @@ def test_bets_lose_their_stake_at_most_so_often_at_the_risk_itself() -> None:
     assert rejected <= 56  # 10 % of 400 and 2.7 standard deviations
 
 
+def test_two_hundred_clusters_are_enough_to_answer_many_of_their_rows() -> None:
+    rng = np.random.default_rng(0)
+    covered: list[float] = []
+    for seed in range(30):
+        rows = draw(rng, 1000, 5)
+        seen = as_tested(rows)
+        place = last_passed(seen, risk_test(seen, 0.95, seed), 0.05, 0.95)
+        covered.append(0.0 if place is None else float((rows.confidence >= GRID[place]).mean()))
+    assert np.mean(covered) > 0.4  # it was 0.12 with small stakes and a start that is too early
+
+
 def test_clusters_of_one_row_are_rows_to_the_bets_and_copies_are_worth_nothing() -> None:
     some = TEST.take(slice(0, 1500))
     alone = cb.decide(SCALING, replace(some, clusters=np.arange(1500)), risk=0.1)

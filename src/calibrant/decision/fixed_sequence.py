@@ -36,10 +36,12 @@ from calibrant.core.arrays import FloatArray, IntArray
 GRID_TOP, GRID_BOTTOM, GRID_STEP = 16.0, -9.0, 0.05
 # Thresholds that are tested at once, fewer of many units: cells of a table that is held at once.
 BLOCK, CELLS = 32, 1 << 22
-# Stakes stay below this share of the one that a single unit could lose it all with.
-LARGEST_STAKE = 0.75
-# Errors that the first threshold could bear, as long as it counts no more than this share of rows.
-BORNE, EARLY = (2, 1), 0.5
+# Stakes stay below this share of the one that a single unit could lose it all with. Units that are
+# wrong as a whole are rare, and with few of them smaller stakes can't win enough.
+LARGEST_STAKE = 0.95
+# The first threshold could bear the first of these errors with which it counts no more than EARLY
+# of the rows; of units that are bet on, which are wrong together, they are more.
+BORNE, BORNE_OF_UNITS, EARLY = (2, 1), (8, 4, 2, 1), 0.5
 # Where later sequences start, as shares of the rows, what each has of what may go wrong, and the
 # errors that its first threshold must be able to bear.
 LATER, PART, SPARE = (0.25, 0.5, 0.75), 0.01, 4
@@ -179,13 +181,13 @@ class BettingTest:
         return self._p(np.tile(counted, (times, 1)), np.tile(wrong, (times, 1)), risk)
 
     def with_errors(self, errors: int, risk: float, place: int, times: int = 1) -> float:
-        """Return the p-value if so many units, evenly among those that count, were all wrong."""
+        """Return the p-value if a row of so many units, spread over all, were wrong."""
         counted = np.tile(self._sums(slice(place, place + 1))[0], (times, 1))
         some, wrong = np.flatnonzero(counted > 0), np.zeros_like(counted)
         if len(some) < errors:
             return 1.0
         at = some[(np.arange(errors) + 0.5).astype(np.int64) * len(some) // max(errors, 1)]
-        wrong[at] = counted[at]
+        wrong[at] = np.minimum(counted[at], self.weight.mean())
         return float(self._p(counted, wrong, risk)[0])
 
     def share(self, place: int) -> float:
@@ -221,11 +223,11 @@ def last_passed(
 ) -> int | None:
     """Return the place of the last threshold that passes, or None.
 
-    The first sequence starts at the first threshold that could pass with two errors, or with one or
-    none where that would take more than half of the rows. One that can't pass would end the
-    sequence whatever the labels are; one that passes only without any error ends it in every fifth
-    draw for nothing. Where sequences start depends on how many rows count, not on how many are
-    wrong, as the promise needs.
+    The first sequence starts at the first threshold that could pass with two errors (eight of
+    clusters), or with fewer or none where that would take more than half of the rows. One that
+    can't pass would end the sequence whatever the labels are; one that passes only without any
+    error ends it in every fifth draw for nothing. Where sequences start depends on how many rows
+    count, not on how many are wrong, as the promise needs.
     """
     size, wrong = len(rows.grid), 1 - sure
     if not len(rows.loss):
@@ -241,7 +243,8 @@ def last_passed(
 
     def start(chance: float) -> int:
         """Return where a sequence starts that may go wrong with a chance."""
-        starts = (first(errors, chance) for errors in BORNE)
+        borne = BORNE if isinstance(test, BinomialTest) else BORNE_OF_UNITS
+        starts = (first(errors, chance) for errors in borne)
         found = next((at for at in starts if at < size and test.share(at) <= EARLY), None)
         return first(0, chance) if found is None else found
 

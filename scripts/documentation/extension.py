@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
-from scripts.documentation.reference import draw_methods, write_reference
+from scripts.documentation.pictures import draw_methods, draw_metrics
+from scripts.documentation.reference import write_reference
 from scripts.documentation.running import make_pictures, pages_that_run
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +31,7 @@ def _generate(app: Any) -> None:
     write_reference(DOCS / "reference")
     if int(app.config.pictures):
         draw_methods(DOCS / "made")
+        draw_metrics(DOCS / "made")
         make_pictures(pages_that_run(), DOCS / "made")
 
 

@@ -11,13 +11,12 @@ import importlib
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from scripts.documentation.running import are_new
+from scripts.documentation.pictures import TEST_ROWS, cats, rows_to_draw
 
 import calibrant as cb
 from calibrant.cli.app import COMMANDS, app
@@ -36,8 +35,6 @@ PACKAGES = (
 )
 # What `python -m benchmarks.losses` measured.
 COSTS = Path(__file__).parents[2] / "benchmarks/results/losses.json"
-# Rows that pictures and tables of values are made of.
-FIT_ROWS, TEST_ROWS = 2_000, 1_000
 LISTED = ("Args", "Attributes", "Raises")
 # What Markdown would take for markup outside of code.
 MARKUP = re.compile(r"(`[^`]*`)|([\[\]<>*_|\\])")
@@ -56,7 +53,7 @@ def write_reference(folder: Path) -> list[Path]:
 
 def prose(text: str) -> str:
     """Return a paragraph of a docstring as Markdown; what is indented stays as it is."""
-    if "\n" in text:
+    if "\n" in text or text.startswith("    "):
         return fenced(inspect.cleandoc(text))
     return MARKUP.sub(lambda found: found[1] or f"\\{found[2]}", text)
 
@@ -116,15 +113,8 @@ def _method_pages() -> dict[str, str]:
     listing = [
         f"## {family[0].upper()}{family[1:]}\n\n"
         + table(
-            ("method", "what it computes", "predicted classes"),
-            [
-                (
-                    f"[{e.method}]({e.method}.md)",
-                    prose(e.formula),
-                    "kept" if e.keeps else "may change",
-                )
-                for e in members
-            ],
+            ("method", "what it computes", "keeps classes"),
+            [(_link(e.method), prose(e.formula), "yes" if e.keeps else "no") for e in members],
         )
         for family, members in families.items()
     ]
@@ -132,7 +122,7 @@ def _method_pages() -> dict[str, str]:
         "Each method is a small map that is fitted to held-out predictions. `calibrant fit "
         "--method NAME` fits one. Several can stand in a row: in `svs+top-rest`, `top-rest` "
         "corrects what `svs` returns. `none` is the classifier itself. `auto`, the default, "
-        "averages several."
+        "averages several. A method keeps classes if no row's predicted class can change."
     )
     pages = {"methods/index.md": _index("Methods", intro, *listing)}
     for each in found:
@@ -169,33 +159,6 @@ def _method_pages() -> dict[str, str]:
 
 def _predicted(method: methods.Described) -> str:
     return "kept" if method.keeps else "may change"
-
-
-def draw_methods(folder: Path) -> None:
-    """Draw what each method does to the confidence of the sample's rows, unless that is there."""
-    files = {name: folder / f"method-{name}.png" for name in METHODS}
-    if are_new(files.values(), Path(__file__)):
-        return
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib.figure import Figure
-
-    val = cb.load_sample("validation").take(np.arange(FIT_ROWS))
-    test = cb.load_sample("test").take(np.arange(TEST_ROWS))
-    rows = np.arange(test.n)
-    before = np.asarray(test.probs)
-    predicted = before.argmax(axis=1)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, file in files.items():
-        fitted = cb.make_calibrator(name).fit_predictions(val)
-        after = np.asarray(fitted.apply_predictions(test).probs)
-        figure = Figure(figsize=(3.6, 3.6), layout="constrained")
-        ax = figure.add_subplot()
-        ax.plot([0, 1], [0, 1], color="0.7", linewidth=1)
-        ax.plot(before[rows, predicted], after[rows, predicted], ".", markersize=3, alpha=0.5)
-        ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence before", ylabel="probability after")
-        figure.savefig(file, dpi=80)
 
 
 # --- metrics
@@ -238,6 +201,7 @@ def _metric_pages() -> dict[str, str]:
             prose(formula[:1].upper() + formula[1:]),
             table(("", ""), facts),
             values.get(metric.name, ""),
+            _picture_of_metric(metric),
             *map(prose, each.text),
             _arguments(each.arguments, "Arguments in Python"),
             _example(function) if function is not None else "",
@@ -246,17 +210,23 @@ def _metric_pages() -> dict[str, str]:
     return pages
 
 
+def _picture_of_metric(metric: Any) -> str:
+    return (
+        f"![{metric.title} over the temperature](../../made/metric-{metric.name}.png)\n\n"
+        "On the same rows: the value with its 95 % interval where the logits are divided by a "
+        "temperature (1 is the classifier as it is), and, where the metric has bins of confidence, "
+        "the accuracy in each."
+    )
+
+
 def _values() -> dict[str, str]:
     """Return, for each metric, its values on the sample as it is and after one temperature."""
-    val = cb.load_sample("validation").take(np.arange(FIT_ROWS))
-    test = cb.load_sample("test").take(np.arange(TEST_ROWS))
+    val, test = rows_to_draw()
     scaled = cb.TemperatureScaling().fit_predictions(val).apply_predictions(test)
     cases = {"as they are": test, "after `temperature`": scaled}
     found: dict[str, list[tuple[str, ...]]] = {}
     for case, rows in cases.items():
-        one = np.asarray(rows.probs)[:, 3], rows.labels == 3
-        binary = cb.Predictions.from_binary(*one, kind="prob")
-        for each, positive in ((rows, False), (binary, True)):
+        for each, positive in ((rows, False), (cats(rows), True)):
             measured = cb.evaluate(each, metrics="all", resamples=100)
             for name, result in measured.results.items():
                 if result.metric.of_positive == positive:
@@ -461,35 +431,51 @@ def _python_pages() -> dict[str, str]:
     )
     rows = list[tuple[str, str]]()
     pages: dict[str, str] = {}
+    # A name that stands in several packages has one page, in the first of them.
+    places: dict[int, str] = {}
     for package in PACKAGES:
         module = importlib.import_module(package)
         stub = Path(str(module.__file__)).with_suffix(".pyi")
-        names = [name for name in stub_names(stub) if name != "__version__"]
-        things = {name: getattr(module, name) for name in names}
-        own = {n: t for n, t in things.items() if not inspect.ismodule(t)}
-        parts = [_thing(name, thing) for name, thing in own.items()]
-        links = ", ".join(f"`{name}`" for name in own)
-        rows.append((_link(package), links))
-        pages[f"python/{package}.md"] = _page(f"`{package}`", *parts)
+        own = list[tuple[str, str]]()
+        for name in stub_names(stub):
+            thing = getattr(module, name)
+            if name == "__version__" or inspect.ismodule(thing):
+                continue
+            page = places.setdefault(id(thing), f"{package}.{name}")
+            if page == f"{package}.{name}":
+                pages[f"python/{page}.md"] = _page(f"`{page}`", *_thing(name, thing))
+            own.append((f"[{name}]({page}.md)", prose(_summary(thing))))
+        rows.append((_link(package), ", ".join(link for link, _ in own)))
+        pages[f"python/{package}.md"] = _page(f"`{package}`", table(("name", "what it is"), own))
     listing = table(("package", "names"), rows)
     return pages | {"python/index.md": _index("Python", intro, listing)}
 
 
-def _thing(name: str, thing: Any) -> str:
+def _summary(thing: Any) -> str:
     if not callable(thing):
-        kind = type(thing).__name__
         keys = ", ".join(f"`{key}`" for key in thing) if hasattr(thing, "__iter__") else ""
-        return f"## {name}\n\nA `{kind}`: {keys}."
-    parts = [f"## {name}", fenced(f"{name}{_signature(thing)}", "python"), _text_of(thing)]
+        return f"A `{type(thing).__name__}`: {keys}."
+    return Docstring.of(thing).summary
+
+
+def _thing(name: str, thing: Any) -> Iterator[str]:
+    if not callable(thing):
+        yield prose(_summary(thing))
+        return
+    yield fenced(f"{name}{_signature(thing)}", "python")
+    yield _text_of(thing)
     if inspect.isclass(thing):
+        base = cb.Calibrator if issubclass(thing, cb.Calibrator) else object
         rows = [
             (f"`{member}`", prose(Docstring.of(found).summary))
             for member, found in inspect.getmembers(thing)
             if not member.startswith("_") and _is_own(found) and inspect.getdoc(found)
+            if thing is base or found is not getattr(base, member, None)
         ]
         if rows:
-            parts.append(table(("member", "what it does"), rows))
-    return "\n\n".join(part for part in parts if part)
+            yield table(("member", "what it does"), rows)
+        if base not in (thing, object):
+            yield "It has all members of [Calibrator](calibrant.Calibrator.md) too."
 
 
 def _is_own(member: Any) -> bool:

@@ -185,7 +185,7 @@ def test_what_was_counted_is_not_counted_again(run, tmp_path):
     file, csv = tmp_path / "rows.jsonl", tmp_path / "rows.csv"
     halves = [lines(said[:CHANGE], right[:CHANGE]), lines(said[CHANGE:], right[CHANGE:])]
     file.write_text(halves[0])
-    words = ("rows.jsonl", "--state", "state", "--json", "-")
+    words = ("rows.jsonl", "--state", "state", "--refit", "platt", "--json", "-")
     assert json.loads(run(*words).out)["rows"] == CHANGE
     assert json.loads(run(*words).out)["rows"] == CHANGE
     file.write_text(halves[0] + halves[1])
@@ -199,7 +199,7 @@ def test_what_was_counted_is_not_counted_again(run, tmp_path):
         cb.write_predictions(rows, csv)
 
     table(1_000)
-    words = ("rows.csv", "--state", "of-csv", "--json", "-")
+    words = ("rows.csv", "--state", "of-csv", "--refit", "platt", "--json", "-")
     assert json.loads(run(*words).out)["rows"] == 1_000
     table(ROWS)
     assert json.loads(run(*words).out)["rows"] == ROWS
@@ -216,7 +216,7 @@ def test_a_file_that_is_not_the_one_that_was_counted_is_refused(run, tmp_path):
     file.write_text(lines(said[::-1], right[::-1]) * 2)
     refused = run("rows.jsonl", "--state", "state")
     assert refused.code == 2
-    assert "doesn't begin as the file did of which 300 lines were counted" in refused.err
+    assert "doesn't begin as, the file of which 300 lines were counted" in refused.err
     rows = cb.Predictions.from_confidence(said, np.zeros(300, int), 1 - right.astype(int))
     cb.write_predictions(rows, "rows.npz")
     run("rows.npz", "--state", "other")
@@ -458,6 +458,22 @@ def test_a_growing_file_is_followed_until_nothing_comes(run, tmp_path):
     found = json.loads(run("rows.jsonl", "--follow", "--idle", "3", "--json", "-").out)
     writer.join()
     assert found["rows"] == 900
+
+
+def test_a_file_that_is_replaced_while_it_is_followed_is_refused(tmp_path):
+    from calibrant.monitor.rows import Reading
+    from calibrant.monitor.streams import Following, feed
+
+    file, monitor = tmp_path / "rows.jsonl", cb.Monitor()
+    said, right = drifting(100)
+    file.write_text(lines(said[:40], right[:40]))
+    steps = feed(monitor, [str(file)], Reading(), follow=Following(files=True))
+    next(steps)
+    (tmp_path / "new").write_text(lines(said, ~right))
+    (tmp_path / "new").replace(file)
+    with pytest.raises(cb.InputError, match="doesn't begin as, the file of which 40 lines"):
+        list(steps)
+    assert monitor.rows == 40
 
 
 def test_a_signal_ends_following_in_good_order(tmp_path):

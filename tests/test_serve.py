@@ -348,3 +348,51 @@ def test_a_service_that_is_ended_keeps_what_its_monitor_saw(tmp_path):
         # uvicorn ends in good order, and then by the signal.
         assert process.wait(timeout=60) in (0, -signal.SIGTERM)
     assert cb.Monitor.load(tmp_path / "state").rows == 20
+
+
+def test_a_service_that_is_killed_has_written_its_state(example, tmp_path):
+    from examples.serve.app import make_app
+    from examples.serve.build import build
+    from examples.serve.model import Model
+
+    build(tmp_path / "served.onnx", 0.05)
+    state = tmp_path / "state"
+    app = make_app(Model(tmp_path / "served.onnx"), None, state, 0.01)
+    testing = pytest.importorskip("starlette.testclient")
+    with testing.TestClient(app) as client:
+        client.post("/predict", json={"inputs": ROW, "ids": "a"})
+        client.post("/outcomes", json={"ids": ["a"], "labels": [3]})
+        for _ in range(500):
+            if state.exists() and cb.Monitor.load(state).rows == 1:
+                break
+            time.sleep(0.01)
+        # While it is still at work: as a kill would leave it.
+        found = cb.Monitor.load(state)
+    assert found.rows == 1
+    assert found.findings().hours
+
+
+def test_an_alarm_of_the_service_is_a_line_of_json(inside, capsys):
+    wrong = [{"id": f"wrong {i}", "row": FEATURES[i].tolist()} for i in range(50)]
+    ids = [one["id"] for one in wrong]
+    body = {"inputs": [one["row"] for one in wrong], "ids": ids}
+    said = inside.post("/predict", json=body).json()["predictions"]
+    labels = [(one["label"] + 1) % 10 for one in said]
+    alarms = inside.post("/outcomes", json={"ids": ids, "labels": labels}).json()["alarms"]
+    assert "level" in alarms
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert "level" in [line["test"] for line in lines]
+
+
+def test_two_services_do_not_share_a_state(example, monkeypatch, tmp_path):
+    from examples.serve import __main__ as started
+    from examples.serve.build import build
+
+    from calibrant.monitor.checkpointing import only_one
+
+    build(tmp_path / "served.onnx", 0.05)
+    words = ["serve", "--model", str(tmp_path / "served.onnx"), "--state", str(tmp_path / "state")]
+    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setattr(started.uvicorn, "run", lambda *_, **__: pytest.fail("it was started"))
+    with only_one(tmp_path / "state"), pytest.raises(SystemExit, match="another monitor is at"):
+        started.main()

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -21,6 +21,7 @@ from typing import Any
 from calibrant.core.errors import CalibrantError, InputError
 from calibrant.files.atomic import replacing
 from calibrant.monitor.monitor import Monitor
+from calibrant.monitor.neighbours import doubt
 from calibrant.monitor.sequential_tests import Alarm
 
 HOOK_SECONDS = 60.0
@@ -58,7 +59,7 @@ def alarm_line(alarm: Alarm, monitor: Monitor, refit: Refitted | None = None) ->
         "which_way": None if diagnosis is None else diagnosis.which_way(),
         "refit": said if refit is None else refit.said,
         "refit_file": None if refit is None or refit.path is None else str(refit.path),
-        "doubt": monitor.findings().doubt or None,
+        "doubt": doubt(monitor.neighbours()) or None,
         "left_out": str(monitor.unreadable) if monitor.unreadable.lines else None,
     }
     return json.dumps(document)
@@ -87,83 +88,63 @@ def metrics_text(monitor: Monitor) -> str:
     return "\n".join(_metrics(monitor)) + "\n"
 
 
+OF_TESTS = {
+    "alarm": "Whether the alarm has risen (1) or not (0).",
+    "alarm_row": "0-based row at which the alarm rose.",
+    "since_row": "0-based row since which confidences have probably been wrong.",
+    "evidence_nats": "Log of the evidence that confidences are off.",
+    "evidence_threshold_nats": "Log of the evidence at which the alarm rises.",
+}
+OF_WINDOWS = {
+    "confidence": "Mean confidence",
+    "accuracy": "Share of right predictions",
+    "gap": "Confidence less accuracy",
+    "gap_low": "Lower end of the 95 % interval of confidence less accuracy",
+    "gap_high": "Upper end of the 95 % interval of confidence less accuracy",
+    "ece": "Expected calibration error",
+    "ece_low": "Lower end of the 95 % interval of the ECE",
+    "ece_high": "Upper end of the 95 % interval of the ECE",
+    "floor": "ECE of calibrated confidences, on average",
+    "floor_95": "What the ECE of calibrated confidences stays below in 95 % of cases",
+}
+OF_GROUPS = {
+    "group_gap_ratio": "Confidence less accuracy by group.",
+    "group_off": "Whether a group is wrong by its own evidence, alpha for all groups together.",
+}
+
+
 def _metrics(monitor: Monitor) -> Iterator[str]:
-    alarms = monitor.alarms
-    bounds = monitor.bounds
-    logs = {"level": monitor.log_e, "change": monitor.log_r}
-    promise = monitor.findings().promise
-    if promise is not None:
-        logs["promise"] = promise.log_e
-    yield from _metric("rows_total", "counter", "Rows with an outcome.", {"": monitor.rows})
-    yield from _metric(
-        "alarm",
-        "gauge",
-        "Whether the alarm has risen (1) or not (0).",
-        {f'{{test="{test}"}}': int(test in alarms) for test in bounds},
+    """Yield the lines. A service asks for them while it serves, so nothing slow is computed."""
+    alarms, unlabelled, left = monitor.alarms, monitor.unlabelled, monitor.unreadable
+    yield from _metric("rows_total", "Rows with an outcome.", {"": monitor.rows})
+    of_tests = (
+        {test: int(test in alarms) for test in monitor.bounds},
+        {test: alarm.row for test, alarm in alarms.items()},
+        {test: alarm.since.row for test, alarm in alarms.items()},
+        monitor.evidence,
+        monitor.bounds,
     )
-    yield from _metric(
-        "alarm_row",
-        "gauge",
-        "0-based row at which the alarm rose.",
-        {f'{{test="{alarm.test}"}}': alarm.row for alarm in alarms.values()},
-    )
-    yield from _metric(
-        "since_row",
-        "gauge",
-        "0-based row since which confidences have probably been wrong.",
-        {f'{{test="{alarm.test}"}}': alarm.since.row for alarm in alarms.values()},
-    )
-    for name, values, what in (
-        ("evidence_nats", logs, "Log of the evidence that confidences are off."),
-        ("evidence_threshold_nats", bounds, "Log of the evidence at which the alarm rises."),
-    ):
-        labelled = {f'{{test="{test}"}}': value for test, value in values.items()}
-        yield from _metric(name, "gauge", what, labelled)
+    for (name, what), values in zip(OF_TESTS.items(), of_tests, strict=True):
+        yield from _metric(name, what, {f'{{test="{test}"}}': n for test, n in values.items()})
     latest = monitor.latest_window()
     if latest is not None:
-        yield from _metric("window_rows", "gauge", "Rows of the latest window.", {"": latest.rows})
-        for name, what in (
-            ("confidence", "Mean confidence"),
-            ("accuracy", "Share of right predictions"),
-            ("gap", "Confidence less accuracy"),
-            ("gap_low", "Lower end of the 95 % interval of confidence less accuracy"),
-            ("gap_high", "Upper end of the 95 % interval of confidence less accuracy"),
-            ("ece", "Expected calibration error"),
-            ("ece_low", "Lower end of the 95 % interval of the ECE"),
-            ("ece_high", "Upper end of the 95 % interval of the ECE"),
-            ("floor", "ECE of calibrated confidences, on average"),
-            ("floor_95", "What the ECE of calibrated confidences stays below in 95 % of cases"),
-        ):
+        yield from _metric("window_rows", "Rows of the latest window.", {"": latest.rows})
+        for name, what in OF_WINDOWS.items():
             value = {"": getattr(latest, name)}
-            yield from _metric(f"{name}_ratio", "gauge", f"{what}, latest window.", value)
-    unlabelled = monitor.unlabelled
-    yield from _metric(
-        "unlabelled_rows", "gauge", "Rows without an outcome.", {"": unlabelled.rows}
-    )
-    if unlabelled.expected_accuracy is not None:
-        names = ("expected_accuracy", "expected_accuracy_low", "expected_accuracy_high")
-        for name, value in zip(names, unlabelled.expected_accuracy, strict=True):
-            what = "Expected accuracy of rows without outcome, if the confidences are calibrated."
-            yield from _metric(f"{name}_ratio", "gauge", what, {"": value})
-    if monitor.unreadable.read:
-        left = monitor.unreadable
-        yield from _metric("lines_total", "counter", "Lines that were read.", {"": left.read})
+            yield from _metric(f"{name}_ratio", f"{what}, latest window.", value)
+    yield from _metric("unlabelled_rows", "Rows without an outcome.", {"": unlabelled.rows})
+    names = ("expected_accuracy", "expected_accuracy_low", "expected_accuracy_high")
+    for name, value in zip(names, unlabelled.expected_accuracy or (), strict=False):
+        what = "Expected accuracy of rows without outcome, if the confidences are calibrated."
+        yield from _metric(f"{name}_ratio", what, {"": value})
+    if left.read:
         what = "Lines left out for want of a usable row."
-        yield from _metric("lines_left_out_total", "counter", what, {"": left.lines})
-    groups = monitor.groups()
-    if groups:
-        yield from _metric(
-            "group_gap_ratio",
-            "gauge",
-            "Confidence less accuracy by group.",
-            {_group(group.group): group.gap for group in groups},
-        )
-        yield from _metric(
-            "group_off",
-            "gauge",
-            "Whether a group is wrong by its own evidence, alpha for all groups together.",
-            {_group(group.group): int(group.off) for group in groups},
-        )
+        yield from _metric("lines_total", "Lines that were read.", {"": left.read})
+        yield from _metric("lines_left_out_total", what, {"": left.lines})
+    groups = [(_group(group.group), group) for group in monitor.groups()]
+    of_groups = {name: found.gap for name, found in groups}, {n: int(g.off) for n, g in groups}
+    for (name, what), values in zip(OF_GROUPS.items(), of_groups, strict=True):
+        yield from _metric(name, what, values)
 
 
 def _group(name: str) -> str:
@@ -171,8 +152,9 @@ def _group(name: str) -> str:
     return f'{{group="{escaped}"}}'
 
 
-def _metric(name: str, kind: str, what: str, values: dict[str, float]) -> Iterator[str]:
+def _metric(name: str, what: str, values: Mapping[str, float]) -> Iterator[str]:
     if values:
+        kind = "counter" if name.endswith("_total") else "gauge"
         yield f"# HELP {PREFIX}_{name} {what}"
         yield f"# TYPE {PREFIX}_{name} {kind}"
         for labels, value in values.items():

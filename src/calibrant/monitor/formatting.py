@@ -13,7 +13,7 @@ from calibrant.evaluation.formatting import percent
 from calibrant.monitor.delayed_labels import Pending, Unlabelled, Waiting
 from calibrant.monitor.diagnosis import Diagnosis
 from calibrant.monitor.history import PastAlarm
-from calibrant.monitor.neighbours import Neighbours
+from calibrant.monitor.neighbours import Neighbours, doubt
 from calibrant.monitor.promise import PromiseFound
 from calibrant.monitor.sequential_tests import Alarm, TwoTests
 from calibrant.monitor.state import State
@@ -215,8 +215,7 @@ class MonitorFindings:
     @property
     def doubt(self) -> str:
         """Why the promises are in doubt, as sentences; empty if nothing shows it."""
-        found = self.neighbours
-        return str(found) if found is not None and found.doubtful else ""
+        return doubt(self.neighbours)
 
     @property
     def unit(self) -> str:

@@ -172,6 +172,15 @@ class Monitor:
         return self._state.tests.log_mass
 
     @property
+    def evidence(self) -> dict[TestName, float]:
+        """Evidence of each test, in nats."""
+        watched = self._state.promise
+        found: dict[TestName, float] = {"level": self.log_e, "change": self.log_r}
+        if watched is not None:
+            found["promise"] = watched.evidence.log_level
+        return found
+
+    @property
     def bounds(self) -> dict[TestName, float]:
         """What the evidence of each test has to reach for an alarm, in nats."""
         watched = self._state.promise

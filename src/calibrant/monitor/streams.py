@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -307,11 +307,8 @@ class LineFile:
         self.note = _note(monitor, path)
         if not self.note:
             self.note |= {"offset": 0, "lines": 0, "begins": 0}
-        if self._beginning(self.note["offset"]) != self.note["begins"]:
-            raise InputError(
-                f"{path}: doesn't begin as the file did of which {self.note['lines']} lines were "
-                "counted; give a new file a name of its own"
-            )
+        with open(path, "rb") as file:
+            self._check(file)
         before = self.note["offset"]
         self.first = FirstRows(path, reading.read, counted=before > 0)
         if before and self.note["lines"] < ROWS:
@@ -327,10 +324,14 @@ class LineFile:
                     self.first,
                 )
 
-    def _beginning(self, offset: int) -> int:
-        with open(self.path, "rb") as file:
-            data = file.read(min(offset, BEGINNING))
-        return zlib.crc32(data) if len(data) == min(offset, BEGINNING) else -1
+    def _check(self, file: BinaryIO) -> None:
+        """Raise `InputError` unless an open file is the one that was counted before."""
+        size, offset = os.fstat(file.fileno()).st_size, self.note["offset"]
+        if size < offset or _beginning(file, offset) != self.note["begins"]:
+            raise InputError(
+                f"{self.path}: is shorter than, or doesn't begin as, the file of which "
+                f"{self.note['lines']} lines were counted; give a new file a name of its own"
+            )
 
     def new_rows(self, *, to_the_end: bool) -> Iterator[list[Alarm]]:
         """Count the lines that have come, and yield the alarms after each block of them.
@@ -341,11 +342,7 @@ class LineFile:
         """
         note = self.note
         with open(self.path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size < note["offset"]:
-                raise InputError(
-                    f"{self.path}: is {size} bytes long, but {note['offset']} were counted before"
-                )
+            self._check(file)
             while True:
                 file.seek(note["offset"])
                 data = whole_lines(file, to_the_end=to_the_end)
@@ -356,8 +353,14 @@ class LineFile:
                 alarms = count_lines(self.monitor, data, self.reading, number, self.first)
                 note["lines"] += len(data.splitlines())
                 note["offset"] += len(data)
-                note["begins"] = self._beginning(note["offset"])
+                note["begins"] = _beginning(file, note["offset"])
                 yield alarms
+
+
+def _beginning(file: BinaryIO, offset: int) -> int:
+    """Return a hash of the first bytes of a file, of which so many were counted."""
+    file.seek(0)
+    return zlib.crc32(file.read(min(offset, BEGINNING)))
 
 
 def whole_lines(file: Any, *, to_the_end: bool) -> bytes:

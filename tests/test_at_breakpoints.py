@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant.evaluation import poisson_binomial
+from calibrant.evaluation import bootstrap
 from calibrant.evaluation.at_breakpoints import CurvesAtBreakpoints, Resampling
-from calibrant.evaluation.bootstrap import Draws, floor
+from calibrant.evaluation.bootstrap import Draws, Pieces, floor, honest_curves, numbers_right
 from calibrant.evaluation.evaluate import evaluate
-from calibrant.evaluation.poisson_binomial import Pieces, honest_curves, numbers_right
 from calibrant.metrics import smooth
 from calibrant.metrics.binned import adaece_of_curves
 from calibrant.metrics.metric_types import values_of_curves
@@ -142,11 +141,11 @@ def test_a_number_drawn_by_a_table_is_the_one_that_is_looked_for(confidence: str
     chance = np.sort(rng.random(400) if confidence == "mixed" else rng.random(400) ** 40)
     chance[-3:] = 1.0
     bounds = np.array([0, 1, 3, 40, 104, 168, 232, 296, 336, 397, 400])
-    below = poisson_binomial._distribution(chance, bounds)  # pyright: ignore[reportPrivateUsage]
+    below = bootstrap._distribution(chance, bounds)  # pyright: ignore[reportPrivateUsage]
     uniform = rng.random((10, 500))
     uniform[:, :3] = [0.0, 0.5, 1 - 2**-53]  # the ends, and a place of the table itself
     uniform[:, 3] = below[:, 0] % 1
-    found = poisson_binomial._drawn(below, uniform)  # pyright: ignore[reportPrivateUsage]
+    found = bootstrap._drawn(below, uniform)  # pyright: ignore[reportPrivateUsage]
     for each, table, numbers in zip(found, below, uniform, strict=True):
         np.testing.assert_array_equal(each, np.searchsorted(table, numbers, side="right"))
 

@@ -17,7 +17,7 @@ from calibrant.core.docstrings import Docstring
 from calibrant.core.errors import UnknownMethodError
 from calibrant.metrics import registry as of_metrics
 from calibrant.metrics.registry import METRICS, POSITIVE_METRICS
-from calibrant.posthoc import catalogue as of_methods
+from calibrant.posthoc import registry as of_methods
 from calibrant.posthoc.registry import BUILT_IN, METHODS
 
 

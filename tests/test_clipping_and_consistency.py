@@ -20,9 +20,8 @@ from calibrant.core.errors import (
     InputError,
     NotIdentifiedWarning,
 )
-from calibrant.metrics.binned import expected_calibration_error
+from calibrant.metrics.binned import binned_gap, binned_gaps, expected_calibration_error
 from calibrant.metrics.proper import negative_log_likelihood
-from calibrant.posthoc.fitting.binned_gap import binned_gap, binned_gaps
 from calibrant.posthoc.noise import GUMBEL_DEVIATION, ConsistencyCalibration
 from calibrant.posthoc.temperature.logit_clipping import LogitClipping, clipped_rows
 from calibrant.posthoc.temperature.scaling import TemperatureScaling

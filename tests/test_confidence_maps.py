@@ -18,8 +18,8 @@ from calibrant.posthoc.confidence.binning import (
     before_the_elbow,
     candidate_numbers_of_bins,
 )
+from calibrant.posthoc.confidence.isotonic import VennAbers
 from calibrant.posthoc.confidence.spline import SplineCalibration
-from calibrant.posthoc.confidence.venn_abers import VennAbers
 from calibrant.predictions.rows import softmax
 
 pairs = st.lists(st.tuples(st.integers(5, 20), st.booleans()), min_size=1, max_size=25)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calibrant.evaluation import resampled_curves as drawn_module
+from calibrant.evaluation import at_breakpoints as drawn_module
+from calibrant.evaluation.at_breakpoints import DrawnCurve, draw_counts, draw_outcomes
 from calibrant.evaluation.bootstrap import bootstrap, floor
-from calibrant.evaluation.resampled_curves import DrawnCurve, draw_counts, draw_outcomes
 from calibrant.metrics.registry import METRICS, CurveMetric, metrics_named
 from calibrant.metrics.resampling import resampled
 from calibrant.metrics.top_label import ResidualCurves, TopLabel

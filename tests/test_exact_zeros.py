@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import calibrant as cb
-from calibrant.posthoc.placing import HIGHEST_FLOOR, half_of_least
+from calibrant.posthoc.needs import HIGHEST_FLOOR, half_of_least
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions.binary import SMALLEST_PROBABILITY
 from calibrant.predictions.predictions import Predictions
@@ -141,7 +141,7 @@ def test_rows_without_a_zero_and_logits_have_no_floor():
 
 
 def test_the_floor_of_very_many_rows_knows_no_order_of_them_either(monkeypatch):
-    monkeypatch.setattr("calibrant.posthoc.placing.FLOOR_ROWS", 120)
+    monkeypatch.setattr("calibrant.posthoc.needs.FLOOR_ROWS", 120)
     fit, _ = forest(3)
     floors = set()
     for seed in range(4):

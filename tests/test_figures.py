@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 
 import calibrant as cb
 from calibrant.core.errors import InputError
-from calibrant.posthoc.temperature.by_margin import margin_temperature
+from calibrant.posthoc.temperature.scaling import margin_temperature
 from calibrant.report import figures, save_figures, series
 
 

@@ -29,7 +29,7 @@ from calibrant.evaluation.groups import evaluate_by
 from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.evaluation.results import Evaluation, MetricResult
 from calibrant.metrics.registry import METRICS
-from calibrant.posthoc.catalogue import title_of
+from calibrant.posthoc.registry import title_of
 from calibrant.predictions.predictions import Predictions
 from calibrant.report.engine import typeset
 

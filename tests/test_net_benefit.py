@@ -10,7 +10,7 @@ import pytest
 
 import calibrant as cb
 from calibrant.decision import CostDecision, load_decision, save_decision
-from calibrant.decision.net_benefit import useful_range
+from calibrant.decision.cost import useful_range
 from calibrant.predictions.predictions import Predictions
 
 COSTS = [[0, 1], [5, 0]]

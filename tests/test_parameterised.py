@@ -14,11 +14,9 @@ from calibrant.core.errors import (
     NotIdentifiedWarning,
 )
 from calibrant.metrics.proper import negative_log_likelihood
-from calibrant.posthoc.temperature.layered import LayeredNetwork
-from calibrant.posthoc.temperature.parameterised import ParameterisedTemperature
+from calibrant.posthoc.temperature.parameterised import LayeredNetwork, ParameterisedTemperature
 from calibrant.posthoc.temperature.scaling import TemperatureScaling
-from calibrant.posthoc.temperature.smart.fitting import Penalised, fit_network
-from calibrant.posthoc.temperature.smart.objectives import brier
+from calibrant.posthoc.temperature.smart.fitting import Penalised, brier, fit_network
 from calibrant.predictions.rows import softmax, summarize
 
 

@@ -28,7 +28,7 @@ from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import METHODS, make_calibrator
 from calibrant.posthoc.state import save
 from calibrant.posthoc.temperature.smart.calibrator import INDICATORS
-from calibrant.posthoc.temperature.smart.objectives import objective_names
+from calibrant.posthoc.temperature.smart.fitting import objective_names
 
 INPUTS = st.sampled_from(["log-probabilities", "centred"])
 ARGUMENTS = {

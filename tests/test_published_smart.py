@@ -10,8 +10,8 @@ import pytest
 
 import calibrant as cb
 from calibrant.posthoc.registry import METHODS
-from calibrant.posthoc.temperature.layered import LayeredNetwork
-from calibrant.posthoc.temperature.smart.objectives import objective_names
+from calibrant.posthoc.temperature.parameterised import LayeredNetwork
+from calibrant.posthoc.temperature.smart.fitting import objective_names
 from calibrant.posthoc.temperature.smart.published import PublishedSMART
 
 

@@ -14,7 +14,7 @@ from calibrant.core.errors import InputError
 from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.evaluation.uncertainty import wilson_interval
 from calibrant.metrics.top_label import TopLabel
-from calibrant.posthoc.temperature.by_margin import margin_temperature
+from calibrant.posthoc.temperature.scaling import margin_temperature
 from calibrant.predictions.scoring import RowScores
 from calibrant.report.classes import class_table, classes_to_show
 from calibrant.report.document import short

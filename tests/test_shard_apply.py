@@ -17,7 +17,7 @@ import calibrant as cb
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.files.formats import open_writer
 from calibrant.files.writing import written_as
-from calibrant.scale.file_discovery import RECORD
+from calibrant.scale.shards import RECORD
 
 ONE = cb.Engine(workers=1)
 

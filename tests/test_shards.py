@@ -11,8 +11,7 @@ import pytest
 
 import calibrant as cb
 from calibrant.core.errors import InputError, PredictionsError
-from calibrant.scale.file_discovery import by_number, located, stands_for_many
-from calibrant.scale.shards import Shard
+from calibrant.scale.shards import Shard, by_number, located, stands_for_many
 
 CLASSES = 4
 

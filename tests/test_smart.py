@@ -26,9 +26,10 @@ from calibrant.posthoc.temperature.smart.calibrator import (
     SMART,
     indicator_values,
 )
-from calibrant.posthoc.temperature.smart.fitting import TEMPERATURE_FLOOR, TemperatureNetwork
-from calibrant.posthoc.temperature.smart.objectives import (
+from calibrant.posthoc.temperature.smart.fitting import (
+    TEMPERATURE_FLOOR,
     SoftBins,
+    TemperatureNetwork,
     charbonnier_eq6,
     make_objective,
     objective_names,

@@ -16,8 +16,13 @@ from calibrant.posthoc.temperature.smart.damped import (
     of_brier,
     of_likelihood,
 )
-from calibrant.posthoc.temperature.smart.fitting import Penalised, TemperatureNetwork, fit_network
-from calibrant.posthoc.temperature.smart.objectives import SoftBins, make_objective
+from calibrant.posthoc.temperature.smart.fitting import (
+    Penalised,
+    SoftBins,
+    TemperatureNetwork,
+    fit_network,
+    make_objective,
+)
 from calibrant.predictions.rows import softmax, summarize
 from calibrant.predictions.temperature import fit_temperature
 

@@ -13,7 +13,7 @@ import calibrant as cb
 from calibrant.core.errors import CalibrantError, InputError
 from calibrant.files import ReadOptions, read_predictions, write_predictions
 from calibrant.posthoc.registry import make_calibrator
-from calibrant.posthoc.written_rows import Wanted, write_rows
+from calibrant.posthoc.shards import Wanted, write_rows
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import said_of_top
 

@@ -1,7 +1,7 @@
 """The pages of the reference, from what classes, functions and commands say themselves.
 
 A page each for losses, from their docstrings; for methods and metrics, from
-`calibrant.posthoc.catalogue` and `calibrant.metrics.registry`; for commands, from their
+`calibrant.posthoc.registry` and `calibrant.metrics.registry`; for commands, from their
 declarations; for packages, from the stubs and docstrings of their public names.
 """
 
@@ -24,7 +24,7 @@ from calibrant.cli.options import OWN
 from calibrant.core.docstrings import Argument, Docstring
 from calibrant.core.lazy import stub_names
 from calibrant.metrics import registry as metrics
-from calibrant.posthoc import catalogue as methods
+from calibrant.posthoc import registry as methods
 from calibrant.posthoc.registry import METHODS
 
 FOLDERS = ("methods", "metrics", "losses", "commands", "python")

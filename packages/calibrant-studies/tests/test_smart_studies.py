@@ -12,7 +12,7 @@ import pytest
 import calibrant as cb
 import calibrant_studies as studies
 from calibrant.evaluation.uncertainty import paired_difference
-from calibrant.posthoc.temperature.smart.objectives import SoftBins, make_objective
+from calibrant.posthoc.temperature.smart.fitting import SoftBins, make_objective
 from calibrant_studies import smart_theory as theory
 from calibrant_studies.catalogue import study_named
 from calibrant_studies.declaration import Study, merged

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from calibrant.core.arrays import FloatArray
-from calibrant.evaluation.best_set import may_be_best
-from calibrant.evaluation.over_data_sets import t_interval
+from calibrant.evaluation.best_set import may_be_best, t_interval
 from calibrant_studies.kinds.base import Measure
 from calibrant_studies.results import shown
 from calibrant_studies.significance import (

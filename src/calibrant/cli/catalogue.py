@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calibrant.cli.completion import complete_method, complete_metric
-from calibrant.cli.options import OutputOptions
+from calibrant.cli.options import OutputOptions, complete_method, complete_metric
 from calibrant.cli.output import emit
 from calibrant.core.docstrings import Argument
 from calibrant.core.text import counted, listed, wrap
@@ -26,10 +25,10 @@ def methods(
     ] = None,
 ) -> None:
     """List the methods that recalibrate, or explain one: formula, arguments, limits, source."""
-    from calibrant.posthoc import catalogue
+    from calibrant.posthoc import registry
 
     if name is None:
-        found = catalogue.all_described()
+        found = registry.all_described()
         families: dict[str, list[Any]] = {}
         for each in found:
             families.setdefault(each.facts.family if each.facts else "plug-ins", []).append(each)
@@ -46,7 +45,7 @@ def methods(
             output.json,
         )
         return
-    each = catalogue.described(name)
+    each = registry.described(name)
     keeps = "keeps every predicted class" if each.keeps else "may change predicted classes"
     needs = f"; needs {listed(each.needs)}" if each.needs else ""
     lines = [f"{each.method}: {keeps}{needs}", wrap(each.formula), *map(_paragraph, each.text)]

@@ -10,16 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from calibrant.cli.completion import all_methods, complete_methods, complete_metric
 from calibrant.cli.help import OUTPUT, ends_with
-from calibrant.cli.options import DrawOptions, EngineOptions, OutputOptions, PageOptions, option
+from calibrant.cli.options import (
+    DrawOptions,
+    EngineOptions,
+    OutputOptions,
+    PageOptions,
+    all_methods,
+    complete_methods,
+    complete_metric,
+    option,
+)
 from calibrant.cli.output import as_json, check_outputs, emit, write_text
 from calibrant.cli.sources import Source, each_of, watching
 from calibrant.core.errors import InputError
 from calibrant.core.text import names_in, wrap
 from calibrant.files import ReadOptions, read_column, read_predictions
-from calibrant.files.folders import RUN_FILES, SUFFIXES, is_run
-from calibrant.files.opening import make_folder
+from calibrant.files.opening import RUN_FILES, SUFFIXES, is_run, make_folder
 from calibrant.predictions.predictions import Predictions
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from calibrant.cli.completion import complete_method
 from calibrant.cli.help import INTERVALS, OUTPUT
-from calibrant.cli.options import Files, ReportOptions, option
+from calibrant.cli.options import Files, ReportOptions, complete_method, option
 from calibrant.cli.output import check_outputs, emit
 from calibrant.cli.sources import Source, kind_of_groups
 from calibrant.core.errors import InputError

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from calibrant.cli.terminal import finish_output, painted_sentence, take_any_text
+from calibrant.cli.output import finish_output, painted_sentence, take_any_text
 from calibrant.core.errors import PROPOSED, CalibrantError
 from calibrant.core.temporaries import removed_when_killed
 from calibrant.core.text import on_one_line

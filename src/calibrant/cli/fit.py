@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from calibrant.cli.completion import all_methods
 from calibrant.cli.help import MANY, OUTPUT, ends_with
-from calibrant.cli.options import EngineOptions, Files, MethodOptions, OutputOptions, option
+from calibrant.cli.options import (
+    EngineOptions,
+    Files,
+    MethodOptions,
+    OutputOptions,
+    all_methods,
+    option,
+)
 from calibrant.cli.output import check_outputs, emit
 from calibrant.cli.sources import Source, watching
 from calibrant.core.errors import InputError
@@ -329,8 +335,7 @@ def apply(
     from calibrant.posthoc.accuracy_estimate import expected_accuracy
     from calibrant.posthoc.loading import load
     from calibrant.posthoc.needs import check_width
-    from calibrant.posthoc.shards import ShardWork, apply_to_shards
-    from calibrant.posthoc.written_rows import Wanted, write_rows
+    from calibrant.posthoc.shards import ShardWork, Wanted, apply_to_shards, write_rows
 
     source, out = Source(files, read, engine), output.out
     # A folder of many outputs may be there: a second call goes on to fill it.

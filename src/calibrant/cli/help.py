@@ -14,7 +14,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from calibrant.cli.terminal import BOLD, coloured, has_colours
+from calibrant.cli.output import BOLD, coloured, has_colours
 from calibrant.core.text import TERMINAL_WIDTH, wrap
 
 # Panels of a help text, in their order; the rare ones come last.

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli.completion import all_metrics, complete_group
 from calibrant.cli.help import MANY, ends_with
 from calibrant.cli.options import (
     DrawOptions,
@@ -16,6 +15,8 @@ from calibrant.cli.options import (
     Files,
     OutputOptions,
     PageOptions,
+    all_metrics,
+    complete_group,
     option,
 )
 from calibrant.cli.output import check_outputs, emit
@@ -23,8 +24,8 @@ from calibrant.cli.sources import Source, each_of
 from calibrant.core.errors import InputError
 from calibrant.core.text import wrap
 from calibrant.files import ReadOptions, read_predictions
-from calibrant.files.folders import RUN_FILES, is_run
 from calibrant.files.formats.logs.reader import NothingToMeasureError
+from calibrant.files.opening import RUN_FILES, is_run
 from calibrant.files.reading import read_with_slice
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.slices import LabelledSlice

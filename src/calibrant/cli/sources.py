@@ -39,7 +39,7 @@ class Source:
     @property
     def many(self) -> bool:
         """Whether an engine reads them in parts, rather than one file into memory."""
-        from calibrant.scale.file_discovery import stands_for_many
+        from calibrant.scale.shards import stands_for_many
 
         if self._named_like_a_manifest and self.read.format is not None:
             return self.parts or self.engine.given

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calibrant.cli.completion import complete_loss
 from calibrant.cli.help import OUTPUT
-from calibrant.cli.options import OutputOptions, option
+from calibrant.cli.options import OutputOptions, complete_loss, option
 from calibrant.cli.output import as_json, check_outputs, emit, progress, write_text
 from calibrant.core.arguments import parse_settings
 from calibrant.core.errors import MissingDependencyError

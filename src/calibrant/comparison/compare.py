@@ -44,11 +44,10 @@ from calibrant.metrics.metric_types import Facts
 from calibrant.metrics.proper import ROUNDED_TO_ONE, TOP_NLL, rounded_rows
 from calibrant.metrics.registry import metrics_named
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.placing import holds_zeros
+from calibrant.posthoc.needs import holds_zeros
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.state import learns_each_class
-from calibrant.posthoc.temperature.by_margin import margin_temperature
-from calibrant.posthoc.temperature.scaling import RowTemperature
+from calibrant.posthoc.temperature.scaling import RowTemperature, margin_temperature
 from calibrant.predictions.copied_rows import shared_rows
 from calibrant.predictions.names import listed
 from calibrant.predictions.plausibility import looked_at

@@ -23,14 +23,14 @@ from calibrant.core.progress import Watcher, part_of
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, listed, wrap
-from calibrant.evaluation.formatting import sentence, show
-from calibrant.evaluation.over_data_sets import (
+from calibrant.evaluation.best_set import (
     critical_difference,
     friedman_p,
     ranks_within,
     signed_rank_p,
     t_interval,
 )
+from calibrant.evaluation.formatting import sentence, show
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, ROUNDING, holm
 from calibrant.metrics.metric_types import Metric
 from calibrant.metrics.registry import all_metrics

@@ -52,8 +52,7 @@ from calibrant.metrics.proper import TOP_NLL
 from calibrant.posthoc.auto import AutoCalibrator
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.fitting.cross_validation import NO_CLEAR_GAIN
-from calibrant.posthoc.temperature.by_margin import MarginTemperature
-from calibrant.posthoc.temperature.scaling import Uncalibrated
+from calibrant.posthoc.temperature.scaling import MarginTemperature, Uncalibrated
 
 # The method that leaves the network's own confidences as they are, and the one that `fit` takes.
 UNCALIBRATED, AUTO = Uncalibrated.method, AutoCalibrator.method

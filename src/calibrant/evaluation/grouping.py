@@ -20,8 +20,7 @@ from calibrant.metrics.binned import equal_mass_cuts
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_rows
 from calibrant.scale.engines import Engine
-from calibrant.scale.file_discovery import by_number
-from calibrant.scale.shards import Shards
+from calibrant.scale.shards import Shards, by_number
 
 GroupKind = Literal["predicted", "label", "margin", "confidence"]
 

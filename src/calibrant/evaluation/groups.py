@@ -59,8 +59,7 @@ from calibrant.evaluation.uncertainty import (
 )
 from calibrant.metrics.metric_types import Metric, RowsMetric
 from calibrant.predictions.predictions import NO_PROBABILITY, Predictions
-from calibrant.scale.engines import Engine
-from calibrant.scale.map_reduce import left_out, left_out_text
+from calibrant.scale.engines import Engine, left_out, left_out_text
 from calibrant.scale.shards import Shards
 
 # Measured in each group if the caller doesn't say: what stays cheap for a thousand classes.

@@ -38,7 +38,7 @@ from calibrant.evaluation.uncertainty import FLOOR_QUANTILE, interval, less_roun
 from calibrant.metrics.metric_types import Measured, Metric
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.scoring import RowScores
-from calibrant.scale.map_reduce import left_out, left_out_text
+from calibrant.scale.engines import left_out, left_out_text
 
 State = (
     Literal["honest", "overconfident", "underconfident", "both ways", "no direction", "unknown"]

@@ -21,8 +21,7 @@ from calibrant.metrics.registry import metrics_named
 from calibrant.predictions.plausibility import looked_at
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import RowScores, score_rows, score_top
-from calibrant.scale.engines import Engine
-from calibrant.scale.map_reduce import gathered
+from calibrant.scale.engines import Engine, gathered
 from calibrant.scale.shards import Batch, Shard, Shards
 
 # Scored rows are collected up to so many before they are summed.

@@ -14,9 +14,9 @@ from calibrant.posthoc.confidence.binning import HistogramBinning as HistogramBi
 from calibrant.posthoc.confidence.binning import ScalingBinning as ScalingBinning
 from calibrant.posthoc.confidence.isotonic import IsotonicRegression as IsotonicRegression
 from calibrant.posthoc.confidence.isotonic import MulticlassIsotonic as MulticlassIsotonic
+from calibrant.posthoc.confidence.isotonic import VennAbers as VennAbers
 from calibrant.posthoc.confidence.spline import SplineCalibration as SplineCalibration
 from calibrant.posthoc.confidence.top_rest import TopRestScaling as TopRestScaling
-from calibrant.posthoc.confidence.venn_abers import VennAbers as VennAbers
 from calibrant.posthoc.features.density_aware import (
     DensityAwareCalibration as DensityAwareCalibration,
 )

@@ -43,14 +43,17 @@ from calibrant.posthoc.needs import (
     check_width,
     checked_features,
     fitted_form,
+    holds_zeros,
     lacking,
+    note_of_zeros,
+    placing_of,
     read_scores,
     refuse_masks,
     rows_for,
     rows_of,
+    rows_of_event,
     with_copies_together,
 )
-from calibrant.posthoc.placing import holds_zeros, note_of_zeros, placing_of, rows_of_event
 from calibrant.posthoc.state import Estimator, FittedKind, save
 from calibrant.predictions.names import are_words, numbered
 from calibrant.predictions.plausibility import looked_at
@@ -59,8 +62,7 @@ from calibrant.predictions.predictions import Predictions
 if TYPE_CHECKING:
     from calibrant.export.torch_module import CalibratorModule
     from calibrant.posthoc.shards import AppliedShards, ShardWork
-    from calibrant.scale.engines import Engine, EngineFields
-    from calibrant.scale.map_reduce import Watcher
+    from calibrant.scale.engines import Engine, EngineFields, Watcher
     from calibrant.scale.shards import Shards
 
 

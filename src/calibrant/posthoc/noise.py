@@ -33,11 +33,11 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray, for_row_chunks, to_numpy
 from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import mean, total
+from calibrant.metrics.binned import binned_gap
 from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import largest, sums, uniform
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.facts import NOISE, Facts
-from calibrant.posthoc.fitting.binned_gap import binned_gap
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import summarize

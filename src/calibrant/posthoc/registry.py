@@ -1,4 +1,4 @@
-"""Calibrators by name: those of the package, chains of them, and those that other packages plug in.
+"""Calibrators by name, and what each says of itself: ours, chains, those of other packages.
 
 A method of the package is one line here, its name and its place, as a plug-in is one line among its
 package's entry points. Either is imported when it is first asked for.
@@ -7,15 +7,19 @@ package's entry points. Either is imported when it is first asked for.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, cast
 
 from calibrant.core import plug_ins
 from calibrant.core.arguments import parse_settings, unknown
+from calibrant.core.docstrings import Argument, Docstring, as_json
 from calibrant.core.errors import UnknownMethodError
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.chain import chain_of
+from calibrant.posthoc.chain import Chain, chain_of
+from calibrant.posthoc.facts import Facts
 
 GROUP = "calibrant.methods"
 # Steps of a chain at most.
@@ -47,7 +51,7 @@ BUILT_IN = {
     "bbq": "confidence.binning:BayesianBinning",
     "scaling-binning": "confidence.binning:ScalingBinning",
     "spline": "confidence.spline:SplineCalibration",
-    "venn-abers": "confidence.venn_abers:VennAbers",
+    "venn-abers": "confidence.isotonic:VennAbers",
     "irm": "confidence.isotonic:MulticlassIsotonic",
     "smart": "temperature.smart.calibrator:SMART",
     "h-calibration": "h_calibration:HCalibration",
@@ -161,3 +165,110 @@ def parse_arguments(method: str, settings: list[str]) -> dict[str, Any]:
         InputError: no such argument, or a value of another type.
     """
     return parse_settings(settings, METHODS.named(method)().get_params(), f"method '{method}'")
+
+
+@dataclass(frozen=True)
+class Described:
+    """What there is to know of one method.
+
+    Attributes:
+        method: its name.
+        formula: what it computes, in one line.
+        text: the rest of its description, paragraphs.
+        arguments: name to default and meaning.
+        keeps: whether it keeps every predicted class with its default arguments.
+        needs: what it needs besides logits.
+        facts: title, cost and failures; None for a class that doesn't say.
+        sources: papers, a line each.
+    """
+
+    method: str
+    formula: str
+    text: tuple[str, ...]
+    arguments: dict[str, Argument]
+    keeps: bool
+    needs: tuple[str, ...]
+    facts: Facts | None
+    sources: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON takes it."""
+        facts = self.facts._asdict() if self.facts else dict.fromkeys(Facts._fields)
+        return {
+            "name": self.method,
+            "formula": self.formula,
+            **facts,
+            "keeps_prediction": self.keeps,
+            "needs": list(self.needs),
+            "arguments": as_json(self.arguments),
+            "sources": list(self.sources),
+        }
+
+
+def described(method: str) -> Described:
+    """Return what there is to know of a method, by name; chains and plug-ins too.
+
+    Raises:
+        UnknownMethodError: no such method.
+
+    Examples:
+        >>> from calibrant.posthoc.registry import described
+        >>> described("temperature").formula
+        'One temperature for all rows: softmax(z / T), T by maximum likelihood.'
+        >>> described("histogram").arguments["n_bins"][0]
+        15
+    """
+    kind: type[Calibrator] = METHODS.named(method)
+    text = Docstring.of(kind)
+    defaults = kind().get_params()
+    meanings = {key: _meaning(key, text) for key in defaults}
+    return Described(
+        method,
+        formula_of(kind),
+        text.paragraphs,
+        {name: Argument(default, meanings[name]) for name, default in defaults.items()},
+        kind.keeps_prediction,
+        tuple(kind.needs),
+        kind.facts,
+        _sources(kind),
+    )
+
+
+def formula_of(kind: type[Calibrator]) -> str:
+    """Return the first sentence; of a chain without a docstring of its own, those of its steps."""
+    if not issubclass(kind, Chain) or kind.__doc__ != Chain.__doc__:
+        return Docstring.of(kind).summary
+    steps = ", then ".join(step.method for step in kind.kinds)
+    return f"{steps}: {' Then: '.join(formula_of(step) for step in kind.kinds)}"
+
+
+def title_of(kind: type[Calibrator]) -> str:
+    """Return what the name of a method stands for; of a class that doesn't say, its own name."""
+    if kind.facts is not None:
+        return kind.facts.title
+    if issubclass(kind, Chain) and kind.kinds:
+        return ", then ".join(map(title_of, kind.kinds))
+    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z0-9]*|[a-z0-9]+", kind.__name__)
+    return " ".join(word if len(word) > 1 and word.isupper() else word.lower() for word in words)
+
+
+def _sources(kind: type[Calibrator]) -> tuple[str, ...]:
+    """Return the sources of a class; of a chain without its own those of its steps."""
+    own = Docstring.of(kind).sentences("References")
+    if not own and issubclass(kind, Chain):
+        own = [source for step in kind.kinds for source in _sources(step)]
+    return tuple(dict.fromkeys(own))
+
+
+def _meaning(argument: str, text: Docstring) -> str:
+    """Return what an argument is; one of a chain's step stands in that step's docstring."""
+    step, separator, own = argument.partition("__")
+    if separator:
+        kind = step.rstrip("0123456789").replace("_", "-")
+        text, argument = Docstring.of(METHODS.named(kind)), own
+    return text.items("Args").get(argument, "")
+
+
+def all_described() -> list[Described]:
+    """Return what there is to know of every method that has a name of its own."""
+    return [described(name) for name in METHODS]

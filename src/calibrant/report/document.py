@@ -31,8 +31,8 @@ from calibrant.evaluation.uncertainty import deviations, wilson_interval
 from calibrant.metrics.binned import Strategy
 from calibrant.metrics.registry import Metric
 from calibrant.metrics.top_label import TopLabel
-from calibrant.posthoc.catalogue import formula_of, title_of
-from calibrant.posthoc.temperature.by_margin import MarginTemperature
+from calibrant.posthoc.registry import formula_of, title_of
+from calibrant.posthoc.temperature.scaling import MarginTemperature
 from calibrant.report.classes import ClassTable, class_table, classes_called, classes_to_show
 from calibrant.report.engine import typeset
 from calibrant.report.rows import RowNames, rows_document

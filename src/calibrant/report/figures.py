@@ -30,9 +30,8 @@ from calibrant.evaluation.multicalibration import Multicalibration
 from calibrant.evaluation.results import Evaluation, MetricResult
 from calibrant.metrics.binned import DEFAULT_BINS
 from calibrant.metrics.top_label import TopLabel
-from calibrant.posthoc.temperature.by_margin import MarginTemperature
-from calibrant.posthoc.temperature.by_margin import margin_temperature as by_margin
-from calibrant.posthoc.temperature.scaling import RowTemperature
+from calibrant.posthoc.temperature.scaling import MarginTemperature, RowTemperature
+from calibrant.posthoc.temperature.scaling import margin_temperature as by_margin
 from calibrant.predictions.predictions import Predictions
 from calibrant.report import series
 

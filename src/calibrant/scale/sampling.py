@@ -16,8 +16,7 @@ from calibrant.core.errors import CalibrationWarning, InputError, warn_caller
 from calibrant.core.exact import mixed
 from calibrant.core.progress import Watcher
 from calibrant.predictions.predictions import Predictions
-from calibrant.scale.engines import Engine
-from calibrant.scale.map_reduce import Task, through
+from calibrant.scale.engines import Engine, Task, through
 from calibrant.scale.shards import Shards
 
 # Places are gone through so many at a time.

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError, PredictionsError
-from calibrant.posthoc.placing import half_of_least
+from calibrant.posthoc.needs import half_of_least
 
 Response = Literal["auto", "decision_function", "predict_proba"]
 # Asked for in this order: a margin has not been squashed into [0, 1].

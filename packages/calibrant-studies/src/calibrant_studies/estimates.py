@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
-from calibrant.evaluation.over_data_sets import t_interval
+from calibrant.evaluation.best_set import t_interval
 from calibrant_studies.cells import CellResults, Ran
 from calibrant_studies.declaration import Published, Study
 from calibrant_studies.kinds import kind_named

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.errors import InputError
 from calibrant.files import read_predictions
-from calibrant.files.folders import RUN_FILES, SUFFIXES, is_run, read_configuration
+from calibrant.files.opening import RUN_FILES, SUFFIXES, is_run, read_configuration
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
 from calibrant.synthetic import margin_tempered, tempered

@@ -11,8 +11,8 @@ import numpy as np
 
 from calibrant.core.tables import Table
 from calibrant.core.text import wrap
+from calibrant.evaluation.best_set import ranks_within
 from calibrant.evaluation.formatting import in_percent_are
-from calibrant.evaluation.over_data_sets import ranks_within
 from calibrant_studies.cells import CellResults, Failed, cells_of
 from calibrant_studies.declaration import Published, Study
 from calibrant_studies.estimates import FEWEST_SEEDS, Estimate, all_pairs, competing, estimates_of

@@ -28,8 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray
-from calibrant.evaluation.best_set import may_be_best
-from calibrant.evaluation.over_data_sets import t_interval
+from calibrant.evaluation.best_set import may_be_best, t_interval
 
 LEVEL = 0.95
 

@@ -18,7 +18,7 @@ from calibrant.posthoc.facts import FEATURES, Facts
 from calibrant.posthoc.features.base import NeighbourCalibrator, choose_references
 from calibrant.posthoc.fitting.minimizing import minimize
 from calibrant.posthoc.state import learnt
-from calibrant.posthoc.temperature.smart.objectives import brier, negative_log_likelihood
+from calibrant.posthoc.temperature.smart.fitting import brier, negative_log_likelihood
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary
 from calibrant.predictions.temperature import fit_temperature

@@ -23,8 +23,8 @@ from calibrant.core.arrays import (
 )
 from calibrant.core.errors import ConvergenceWarning, NotIdentifiedWarning, warn_caller
 from calibrant.core.fit_report import FitReport
+from calibrant.metrics.binned import binned_gaps
 from calibrant.posthoc.facts import LINEAR, Facts
-from calibrant.posthoc.fitting.binned_gap import binned_gaps
 from calibrant.posthoc.fitting.cross_validation import difference_of_losses, fold_numbers
 from calibrant.posthoc.fitting.minimizing import minimize
 from calibrant.posthoc.linear.base import LinearMap

@@ -11,11 +11,11 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray, centred_copy, row_chunks
 from calibrant.core.errors import NotIdentifiedWarning, warn_caller
 from calibrant.core.fit_report import FitReport
+from calibrant.metrics.binned import binned_gap
 from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import as_type, centred, softmax, still_masked
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.facts import Facts
-from calibrant.posthoc.fitting.binned_gap import binned_gap
 from calibrant.posthoc.fitting.cross_validation import difference_of_losses, fold_numbers
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions

@@ -52,7 +52,7 @@ from calibrant.predictions.temperature import (
     find_root,
     fit_temperature,
 )
-from calibrant.scale.map_reduce import Task
+from calibrant.scale.engines import Task
 from calibrant.scale.sampling import chosen_rows
 from calibrant.scale.shards import Shard, Shards
 

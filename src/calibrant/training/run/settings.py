@@ -34,7 +34,7 @@ import numpy as np
 
 from calibrant.core.arguments import argument, check_arguments, named
 from calibrant.core.errors import InputError
-from calibrant.files.folders import read_configuration
+from calibrant.files.opening import read_configuration
 from calibrant.training.mixing import MIXING
 from calibrant.training.run.averaging import SWA_FROM
 

@@ -13,8 +13,7 @@ from calibrant.core.arrays import BoolArray, FloatArray, to_numpy
 from calibrant.core.errors import InputError
 from calibrant.metrics.smooth import max_lipschitz_correlation, smce_of_curves
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
-from calibrant.posthoc.temperature.by_margin import margin_temperature
-from calibrant.posthoc.temperature.scaling import RowTemperature, Uncalibrated
+from calibrant.posthoc.temperature.scaling import RowTemperature, Uncalibrated, margin_temperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, softmax
 from calibrant.predictions.scoring import RowScores, score_rows

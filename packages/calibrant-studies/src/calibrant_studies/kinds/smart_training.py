@@ -21,15 +21,19 @@ from calibrant.core.fit_report import FitReport
 from calibrant.metrics.binned import ece_of_curves
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.temperature.layered import LayeredNetwork
-from calibrant.posthoc.temperature.parameterised import HIDDEN, ParameterisedTemperature
+from calibrant.posthoc.temperature.parameterised import (
+    HIDDEN,
+    LayeredNetwork,
+    ParameterisedTemperature,
+)
 from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.posthoc.temperature.smart.calibrator import IndicatorName, indicator_values
-from calibrant.posthoc.temperature.smart.fitting import Penalised, fit_network
-from calibrant.posthoc.temperature.smart.objectives import (
+from calibrant.posthoc.temperature.smart.fitting import (
     Objective,
     ObjectiveName,
+    Penalised,
     SoftBins,
+    fit_network,
     make_objective,
     objective_names,
 )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import BoolArray, FloatArray
 from calibrant.core.tables import Table
-from calibrant.evaluation.over_data_sets import t_interval
+from calibrant.evaluation.best_set import t_interval
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
 from calibrant_studies.losses.statistics import LEVEL, Run

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.evaluation.over_data_sets import t_interval
+from calibrant.evaluation.best_set import t_interval
 from calibrant.evaluation.uncertainty import PairedDifference, paired_difference
 
 REFERENCE = "cross-entropy"

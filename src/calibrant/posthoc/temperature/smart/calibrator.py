@@ -25,16 +25,14 @@ from calibrant.posthoc.temperature.scaling import SummaryTemperature
 from calibrant.posthoc.temperature.smart.damped import fit_damped, make_curvature
 from calibrant.posthoc.temperature.smart.fitting import (
     LARGEST_RELATIVE_TEMPERATURE,
+    ObjectiveName,
     Penalised,
+    SoftBins,
     TemperatureNetwork,
     fit_network,
-    temperatures,
-)
-from calibrant.posthoc.temperature.smart.objectives import (
-    ObjectiveName,
-    SoftBins,
     make_objective,
     objective_names,
+    temperatures,
 )
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import DENSE_CLASSES, RowSummary
@@ -124,7 +122,7 @@ class SMART(SummaryTemperature):
 
         objective + likelihood_weight * NLL + shrinkage / N * mean((log T / T0)^2).
 
-    The first term is the paper's (see `smart.objectives`). It is a binned gap,
+    The first term is the paper's (see `smart.fitting`). It is a binned gap,
     no proper score: alone it buys calibration with runaway temperatures. The second term bounds
     that, the third holds a fit on few rows near temperature scaling. Six steps do: a hundred bring
     no lower ECE, and rather a higher one with few rows. For the paper's objective alone set

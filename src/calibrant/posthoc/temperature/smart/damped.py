@@ -17,11 +17,12 @@ from calibrant.core.threads import one_blas_thread
 from calibrant.core.weights import times, total
 from calibrant.posthoc.temperature.smart.fitting import (
     NetworkFit,
+    ObjectiveName,
     Penalised,
+    SoftBins,
     TemperatureNetwork,
     temperatures_of,
 )
-from calibrant.posthoc.temperature.smart.objectives import ObjectiveName, SoftBins
 from calibrant.predictions.curves import CurvePoint
 from calibrant.predictions.rows import RowSummary
 
@@ -94,7 +95,7 @@ class OfSoftBins:
     The parabola with curvature 1 / phi_b lies above phi and touches it where it stands.
 
     Attributes:
-        bins, delta: see `calibrant.posthoc.temperature.smart.objectives.SoftBinnedCalibration`.
+        bins, delta: see `calibrant.posthoc.temperature.smart.fitting.SoftBinnedCalibration`.
     """
 
     bins: SoftBins

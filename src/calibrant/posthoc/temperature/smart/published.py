@@ -16,7 +16,7 @@ from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.facts import ROW, Facts
 from calibrant.posthoc.needs import refuse_masks
 from calibrant.posthoc.state import learnt
-from calibrant.posthoc.temperature.layered import LayeredNetwork
+from calibrant.posthoc.temperature.parameterised import LayeredNetwork
 from calibrant.posthoc.temperature.scaling import SummaryTemperature
 from calibrant.posthoc.temperature.smart.calibrator import (
     INDICATORS,
@@ -24,9 +24,10 @@ from calibrant.posthoc.temperature.smart.calibrator import (
     indicator_of,
     indicator_values,
 )
-from calibrant.posthoc.temperature.smart.fitting import LARGEST_RELATIVE_TEMPERATURE, Penalised
-from calibrant.posthoc.temperature.smart.objectives import (
+from calibrant.posthoc.temperature.smart.fitting import (
+    LARGEST_RELATIVE_TEMPERATURE,
     ObjectiveName,
+    Penalised,
     SoftBins,
     make_objective,
     objective_names,

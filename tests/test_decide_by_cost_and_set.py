@@ -14,6 +14,7 @@ from scipy.stats import beta
 
 import calibrant as cb
 from calibrant.cli.app import app
+from calibrant.decision.base import Share
 from calibrant.decision.sets import conformal_quantile, odd_scores
 from calibrant.predictions.predictions import Predictions
 
@@ -194,3 +195,28 @@ def test_the_command_knows_all_rules(tmp_path, capsys) -> None:
         app([*words, "--costs", "0,1;5"], standalone_mode=False)
     with pytest.raises(cb.InputError, match=r"shape \(10, 10\)"):
         app([*words, "--costs", "0,1;5,0"], standalone_mode=False)
+
+
+@pytest.mark.parametrize("n", [1, 500])
+def test_costs_that_are_all_alike_have_an_interval_too(n):
+    logits = np.eye(4)[np.arange(n) % 4] * 4
+    rows = cb.Predictions.from_logits(logits, logits.argmax(axis=1))
+    scaling = cb.TemperatureScaling().fit(np.eye(4)[[0, 1, 2, 3, 0, 1]] * 2.0, [0, 1, 2, 3, 1, 1])
+    found = cb.decide(scaling, rows, error_cost=5, hand_over_cost=10)
+    assert found.before.value == found.before.low == 0
+    # Of so many outcomes without an error, how many errors there may be (Clopper and Pearson).
+    np.testing.assert_allclose(found.before.high, 10 * (1 - 0.025 ** (1 / n)))
+
+
+def test_a_loss_is_told_with_the_ends_of_its_interval_in_order():
+    found = cb.decide(SCALING, TEST, error_cost=0.1, hand_over_cost=0.05)
+    worse = replace(found, saved=Share(-0.2, -0.3, -0.1))
+    assert "it loses 0.2 (0.1 to 0.3) compared" in worse.headline()
+
+
+def test_two_columns_of_groups_are_refused(tmp_path) -> None:
+    path = tmp_path / "rows.npz"
+    cb.write_predictions(TEST.take(slice(100)), path)
+    words = ["decide", "temperature", str(path), "--risk", "0.1", "--by", "a", "--by", "b"]
+    with pytest.raises(cb.InputError, match="--by of a decision takes one column"):
+        app(words, standalone_mode=False)

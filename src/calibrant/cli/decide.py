@@ -61,8 +61,8 @@ class RuleOptions:
         None, "Answer with sets of classes; this share of the sets holds the true class."
     )
     score: str = option("lac", "The score behind these sets: lac, aps or raps.", metavar="WORD")
-    by: str = option(
-        "",
+    by: list[str] = option(
+        [],
         "Find a threshold for each group, with one promise for all groups: class (predicted), "
         "margin, confidence, or the name of a column of FILE. Not with costs.",
         metavar="GROUPS",
@@ -112,9 +112,14 @@ def decide(
         "of": int(options.of) if options.of is not None and options.of.isdecimal() else options.of,
     }
     by = rule.pop("by")
+    if len(by) > 1:
+        raise InputError(
+            "--by of a decision takes one column; for groups of several, such as "
+            f"{' and '.join(by)}, put a column into the file that names both of each row"
+        )
     fitted = _calibrator(calibrator)
     found: Decision = (
-        _by_groups(fitted, source, rows, by, rule)
+        _by_groups(fitted, source, rows, by[0], rule)
         if by
         else cast(Any, decided)(fitted, rows, **rule)
     )

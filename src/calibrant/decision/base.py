@@ -130,8 +130,14 @@ def mean_of(
     values: FloatArray,
     level: float,
     among: NDArray[np.bool_] | None = None,
+    *,
+    ends: tuple[float, float],
 ) -> Share:
-    """Return a mean over rows, all or some, with its normal interval over units."""
+    """Return a mean over rows, all or some, with its normal interval over units.
+
+    Where all values are the same nothing shows their spread; the interval then reaches towards the
+    least and the greatest value that there can be (`ends`), as far as so many units allow.
+    """
     some = np.ones(len(values)) if among is None else among.astype(np.float64)
     part, whole = rows.per_unit(values * some), rows.per_unit(some)
     total = float(whole.sum())
@@ -139,6 +145,10 @@ def mean_of(
         return Share(math.nan, 0.0, 1.0)
     mean = float(part.sum()) / total
     spread = math.sqrt(float(((part - mean * whole) ** 2).sum())) / total
+    units = int(np.count_nonzero(whole))
+    if np.ptp(values[some > 0]) == 0:
+        other = 1 - ((1 - level) / 2) ** (1 / units)  # so often may a unit have another value
+        return Share(mean, mean - other * (mean - ends[0]), mean + other * (ends[1] - mean))
     half = deviations(level) * spread
     if rows.clusters is not None:
         half *= cluster_stretch(rows.clusters, level)

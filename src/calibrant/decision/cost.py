@@ -205,10 +205,12 @@ class CostDecision(Decision):
     def headline(self) -> str:
         """Return what a row costs, and what is saved."""
         sure = "" if self.saved.low <= 0 <= self.saved.high else ", beyond noise"
-        verb = "saves" if self.saved.value >= 0 else "loses"
+        verb, gain = "saves", self.saved
+        if gain.value < 0:
+            verb, gain = "loses", Share(-gain.value, -gain.high, -gain.low)
         return (
             f"Deciding by expected cost answers {percent(self.answered.value)} % of rows and costs "
-            f"{_number(self.cost)} a row; it {verb} {_number(self.saved, sign=1)} "
+            f"{_number(self.cost)} a row; it {verb} {_number(gain)} "
             f"compared with answering all{sure}."
         )
 
@@ -388,8 +390,11 @@ def by_cost(
     now, before = costs[truth, chosen], costs[truth, today]
     answered = chosen < _answers(costs, after)
     weights, wasted = rows.weight, None
+    ends = float(costs.min()), float(costs.max())
+    apart = ends[0] - ends[1], ends[1] - ends[0]
     if said is not None:
-        wasted = mean_of(rows, costs[truth, (said @ costs).argmin(axis=1)] - now, level)
+        raw = costs[truth, (said @ costs).argmin(axis=1)]
+        wasted = mean_of(rows, raw - now, level, ends=apart)
 
     def event(known: FloatArray) -> Said:
         """Return the event's probabilities, and whether it happened."""
@@ -401,10 +406,10 @@ def by_cost(
 
     return CostDecision(
         costs=costs,
-        cost=mean_of(rows, now, level),
+        cost=mean_of(rows, now, level, ends=ends),
         expected=float(np.average(expected.min(axis=1), weights=weights)),
-        before=mean_of(rows, before, level),
-        saved=mean_of(rows, before - now, level),
+        before=mean_of(rows, before, level, ends=ends),
+        saved=mean_of(rows, before - now, level, ends=apart),
         answered=rows.share(answered, level),
         level=level,
         miscalibration=wasted,
@@ -445,9 +450,8 @@ def _range(ends: tuple[float, float]) -> str:
     return f"{ends[0]:g} to {ends[1]:g}" if ends[0] < ends[1] else f"{ends[0]:g}"
 
 
-def _number(share: Share, sign: int = 0) -> str:
-    value = abs(share.value) if sign else share.value
-    return f"{value:.4g} ({share.low:.4g} to {share.high:.4g})"
+def _number(share: Share) -> str:
+    return f"{share.value:.4g} ({share.low:.4g} to {share.high:.4g})"
 
 
 def _cells(share: Share) -> list[str]:

@@ -333,7 +333,7 @@ def by_risk(
     if measure == "recall":
         error = rows.share(~answered, level, lost > 0)
     elif measure == "loss":
-        error = mean_of(rows, lost, level, answered)
+        error = mean_of(rows, lost, level, answered, ends=(0.0, 1.0))
     else:
         error = rows.share(lost > 0, level, answered)
     more, reachable = [], None

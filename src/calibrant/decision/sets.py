@@ -276,11 +276,12 @@ def by_set(
     low, high = (
         float(betaincinv(count + 1 - left, left, t)) for t in ((1 - level) / 2, (1 + level) / 2)
     )
+    most = 1.0, float(probs.shape[1])
     by_class: list[tuple[int, int, float, float, float, float, float, float]] = []
     for k in np.unique(labels).tolist():
         of_class = labels == k
         share = rows.share(held, level, of_class)
-        size = mean_of(rows, sizes.astype(np.float64), level, of_class)
+        size = mean_of(rows, sizes.astype(np.float64), level, of_class, ends=most)
         ends = (share.value, share.low, share.high, size.value, size.low, size.high)
         by_class.append((k, int(of_class.sum()), *ends))
     by_size: list[tuple[int, int, float, float, float]] = []
@@ -294,7 +295,7 @@ def by_set(
         quantile=quantile,
         counted=count,
         coverage=rows.share(held, level),
-        size=mean_of(rows, sizes.astype(np.float64), level),
+        size=mean_of(rows, sizes.astype(np.float64), level, ends=most),
         range_low=low,
         range_high=high,
         by_class=tuple(by_class),

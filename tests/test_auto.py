@@ -434,7 +434,7 @@ def test_on_real_rows_it_costs_next_to_nothing_and_stays_near_the_best(rows, sam
     pool, test = sample_rows
     names = [name.strip() for name in DEFAULT_CANDIDATES.split(",") if "+" not in name]
     losses: dict[str, list[float]] = {name: [] for name in [*names, "svs-top-rest", "auto"]}
-    for seed in range(4):
+    for seed in range(2):
         fit, _ = pool.split(rows, seed)
         for name, found in losses.items():
             with warnings.catch_warnings():
@@ -448,16 +448,13 @@ def test_on_real_rows_it_costs_next_to_nothing_and_stays_near_the_best(rows, sam
 
 
 def test_rounding_errors_move_nothing():
-    for seed in range(3):
-        logits, labels = biased(400, seed)
-        wobble = 1 + 1e-12 * np.random.default_rng(seed).normal(size=logits.shape)
-        one, other = (
-            fitted(rows, labels, candidates=DEFAULT_CANDIDATES)
-            for rows in (logits, logits * wobble)
-        )
-        np.testing.assert_allclose(
-            one.predict_proba(logits), other.predict_proba(logits), atol=1e-6
-        )
+    logits, labels = biased(400)
+    wobble = 1 + 1e-12 * np.random.default_rng(0).normal(size=logits.shape)
+    one, other = (
+        fitted(rows, labels, candidates=DEFAULT_CANDIDATES, repeats=1)
+        for rows in (logits, logits * wobble)
+    )
+    np.testing.assert_allclose(one.predict_proba(logits), other.predict_proba(logits), atol=1e-6)
 
 
 def test_many_logits_are_tried_in_two_folds(monkeypatch):

@@ -320,14 +320,14 @@ def test_warnings_go_to_stderr_in_one_line(run, folder, tmp_path, labelled_logit
 
 def test_compare_two_files(run, folder, tmp_path):
     arguments = ["compare", "--fit", folder / "val.npz", "--test", folder / "test.npz", *FEW]
-    outcome = run(*arguments)
+    outcome = run(*arguments, "--json", tmp_path / "compared.json")
     assert (outcome.code, outcome.err) == (0, "")
     assert plain(outcome.out)
     shown = re.findall(r"^([a-z-]+)\*? +[\d.]+\+? +\d", outcome.out, flags=re.M)
     assert len(shown) < len(METHODS) / 2
     every = run(*arguments, "--all").out
     assert set(re.findall(r"^([a-z-]+)\*? +[\d.]+\+? +\d", every, flags=re.M)) == set(METHODS)
-    document = json.loads(run(*arguments, "--json", "-").out)
+    document = json.loads((tmp_path / "compared.json").read_text())
     assert {m["method"] for m in document["methods"]} == set(METHODS)
     assert document["fit"] == str(folder / "val.npz")
     assert document["test"] == str(folder / "test.npz")

@@ -31,6 +31,9 @@ MOST_ROWS: dict[tuple[str, int], tuple[int, str]] = {}
 # How far a map may move where the law holds up to what a penalty or a prior says of K classes.
 COUNTS_CLASSES = {"svs": 5e-2, "svs-top-rest": 5e-2, "sms": 5e-2, "vector": 5e-2, "auto": 5e-3}
 
+# Enough for the maps of long rows (64 classes and more); fits of matrices take the square of it.
+MANY = 70
+
 every_method = pytest.mark.parametrize("method", METHODS)
 every_library = pytest.mark.parametrize("library", [np.asarray, torch.asarray], ids=["np", "torch"])
 KEEPING = [name for name, kind in METHODS.items() if kind.keeps_prediction]
@@ -133,8 +136,8 @@ def skip_exceptions(law: str, method: str) -> None:
 @every_method
 @pytest.mark.parametrize(
     ("dtype", "classes"),
-    [(d, k) for d in ("float16", "float32", "float64", "int16") for k in (2, 5)]
-    + [("float32", 100)],
+    [(d, 5) for d in ("float16", "float32", "float64", "int16")]
+    + [("float32", 2), ("float32", MANY)],
 )
 def test_rows_are_distributions_of_the_right_kind(method, classes, dtype, draw):
     rows = draw(300, classes, 0, temperature=3.0).cast(lambda a: a.astype(dtype))
@@ -187,7 +190,7 @@ def test_input_is_not_written_to(method, draw):
 
 
 @pytest.mark.parametrize("method", KEEPING)
-@pytest.mark.parametrize("classes", [2, 3, 100])
+@pytest.mark.parametrize("classes", [2, 3, MANY])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_the_predicted_class_is_kept(method, classes, dtype, draw):
     rows = draw(400, classes, 6, temperature=4.0).cast(lambda a: a.astype(dtype))
@@ -215,7 +218,7 @@ def test_the_predicted_class_is_kept(method, classes, dtype, draw):
 
 
 @every_method
-@pytest.mark.parametrize("classes", [2, 5, 80])
+@pytest.mark.parametrize("classes", [2, 5, MANY])
 def test_order_of_classes_does_not_matter(method, classes, plain):
     skip_exceptions("order of classes", method)
     rows, calibrator = plain(method, classes)
@@ -227,7 +230,7 @@ def test_order_of_classes_does_not_matter(method, classes, plain):
 
 
 @every_method
-@pytest.mark.parametrize("classes", [2, 5, 80])
+@pytest.mark.parametrize("classes", [2, 5, MANY])
 def test_order_and_company_of_rows_do_not_matter(method, classes, plain):
     skip_exceptions("order of rows", method)
     rows, calibrator = plain(method, classes)
@@ -242,7 +245,7 @@ def test_order_and_company_of_rows_do_not_matter(method, classes, plain):
 
 
 @every_method
-@pytest.mark.parametrize("classes", [2, 5, 80])
+@pytest.mark.parametrize("classes", [2, 5, MANY])
 def test_origin_of_the_rows_does_not_matter(method, classes, plain):
     skip_exceptions("origin", method)
     rows, calibrator = plain(method, classes)
@@ -255,7 +258,7 @@ def test_origin_of_the_rows_does_not_matter(method, classes, plain):
 
 @every_method
 @pytest.mark.parametrize(
-    ("count", "classes"), [(400, 2), (400, 10), (400, 100), (5000, 10), (1500, 100)]
+    ("count", "classes"), [(400, 2), (400, 10), (400, MANY), (2000, 10), (1000, MANY)]
 )
 def test_rounding_of_the_logits_does_not_matter(method, count, classes, draw):
     """What a fit makes of the last digits, another processor makes of its sums."""
@@ -300,7 +303,7 @@ def test_saving_and_loading_changes_nothing(method, dtype, draw, tmp_path):
 
 @every_method
 @pytest.mark.parametrize(
-    ("dtype", "classes"), [("float16", 3), ("float32", 3), ("float64", 3), ("float32", 100)]
+    ("dtype", "classes"), [("float16", 3), ("float32", 3), ("float64", 3), ("float32", MANY)]
 )
 def test_numpy_and_torch_agree(method, classes, dtype, draw):
     ours = draw(500, classes, 1).cast(lambda a: a.astype(dtype))
@@ -321,7 +324,7 @@ def test_numpy_and_torch_agree(method, classes, dtype, draw):
 
 
 @every_method
-@pytest.mark.parametrize("classes", [3, 100])
+@pytest.mark.parametrize("classes", [3, MANY])
 def test_narrow_floats_agree_with_float64(method, classes, draw):
     rows = draw(500, classes, 2).cast(lambda a: a.astype(np.float16).astype(np.float64))
     wide = fitted(method, rows).probs(rows)

@@ -331,6 +331,7 @@ def test_a_file_of_one_class_is_warned_of_alike_by_every_command(
         chosen = words.format(path, out).split()
         chosen += ["--method", "temperature"] if chosen[0] == "fit" else []
         chosen += ["--methods", "none,temperature"] if chosen[0] == "compare" else []
+        chosen += ["--resamples", "20"] if chosen[0] != "fit" else []
         with warnings.catch_warnings(record=True) as given:
             warnings.simplefilter("always")
             outcome = CliRunner().invoke(app, chosen)

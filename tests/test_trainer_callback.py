@@ -234,8 +234,7 @@ def a_trainer_of_adapters(name: str, folder: Any, *, before: bool, epochs: int =
     )
 
 
-@pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("name", ["fedlas-ls", "adafocal"])
+@pytest.mark.parametrize(("name", "before"), [("fedlas-ls", True), ("adafocal", False)])
 def test_behind_a_wrapper_that_freezes_and_saves_a_part_a_loss_learns_and_goes_on(
     name, before, tmp_path
 ):

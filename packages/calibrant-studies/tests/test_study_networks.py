@@ -42,19 +42,6 @@ def test_all_tables_and_figures_are_declared() -> None:
     assert sorted(NAMES) == sorted(tables + figures)
 
 
-def test_studies_share_their_networks(tmp_path: Path) -> None:
-    """Table 4 is about networks of Table 1, and Table 5 of MaC-Cal about one of its Table 1."""
-    for name in ("fedlas-table-1", "fedlas-table-4", "maccal-table-1", "maccal-table-5"):
-        found = studies.run(name, small=True, out=tmp_path, engine=ONE)
-        assert (found.failed, found.missing) == ([], [])
-    configurations = [
-        json.loads(path.read_text()) for path in (tmp_path / "work").glob("run-*/config.json")
-    ]
-    told = [json.dumps(each, sort_keys=True) for each in configurations]
-    # Three losses with seed 0; cross-entropy and mixup with seed 1.
-    assert len(set(told)) == len(told) == 5
-
-
 def test_the_split_ece_of_the_paper_adds_up_to_its_ece() -> None:
     """Table 4 is Table 1's ResNet-50, split; a footnote has what is left by rounding."""
     over, under = (published("fedlas-table-4", f"{side}confidence") for side in ("over", "under"))

@@ -16,12 +16,12 @@ import pytest
 import calibrant as cb
 import calibrant_studies as studies
 from calibrant.core.errors import InputError
-from calibrant_studies.catalogue import names, study_named
+from calibrant_studies.catalogue import study_named
 from calibrant_studies.cells import Cell, Failed, Ran
 from calibrant_studies.declaration import Figure, Study, axis_value, study_from
 from calibrant_studies.figures import content, draw, draw_points, drawn_for
 from calibrant_studies.kinds import kind_named
-from calibrant_studies.results import StudyResult, details, differences, layout, tables
+from calibrant_studies.results import StudyResult, details, differences, layout
 from calibrant_studies.significance import Difference, paired
 from calibrant_studies.writing import filled, read_page, written_for
 
@@ -211,24 +211,6 @@ def test_the_declaration_that_the_page_shows_runs(tmp_path: Path) -> None:
     assert study_named(mine).value("method", "smart").set == {
         "arguments": {"smart": {"n_bins": 20}}
     }
-
-
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all small forms keep their cells: many share them."""
-    return tmp_path_factory.mktemp("kept")
-
-
-@pytest.mark.parametrize("name", names())
-def test_every_study_runs_in_small_on_what_ships_with_the_package(name: str, kept: Path) -> None:
-    found = studies.run(name, small=True, out=kept, engine=ONE)
-    assert not found.failed
-    assert not found.missing
-    assert found.ran
-    assert found.estimates
-    assert all(table.rows if table.head else table.notes for _, table in tables(found))
-    for form in ("md", "tex", "csv"):
-        assert written_for(found, f"t.{form}").strip()
 
 
 def test_lines_over_numbers_are_told_apart_without_colour_and_moved_aside(study: Study) -> None:

@@ -48,17 +48,6 @@ def test_what_was_kept_of_six_seeds_is_paired_where_both_have_them(tmp_path: Pat
     assert rows["label smoothing"][4] == text
 
 
-def test_one_seed_is_undecided_and_an_ensemble_costs_what_its_members_do(tmp_path: Path) -> None:
-    result = studies.run("which-training", small=True, out=tmp_path, engine=ONE)
-    rows = {row[1]: row for row in in_one_table(result)}
-    assert rows["mixup"][2] == "1"
-    assert rows["mixup"][4].endswith(", undecided")
-    assert rows["cross-entropy + T"][9] == "1.0"
-    assert float(rows["three networks"][9]) > 2
-    # Its members are networks of their own, of which cross-entropy's is one.
-    assert len([place for place in (tmp_path / "work").glob("run-*") if place.suffix == ""]) == 4
-
-
 def test_members_have_the_seeds_that_calibrant_train_gives_them() -> None:
     from calibrant.training.run import RunSettings
 

@@ -773,6 +773,18 @@ def test_a_judge_with_labels_on_a_slice_keeps_all_scores(tmp_path):
     assert np.isnan(some.outcome).sum() == 6
 
 
+def test_scores_of_a_judge_may_stand_in_the_metadata_of_rows(tmp_path):
+    flat = [{"prompt_id": f"p{i}", "judge_score": i / 9, "oracle_label": i % 2} for i in range(10)]
+    nested = [{"prompt_id": r.pop("prompt_id"), "metadata": r} for r in [dict(r) for r in flat]]
+    one = cb.read_predictions(write_lines(tmp_path / "flat.jsonl", flat))
+    other = cb.read_predictions(write_lines(tmp_path / "nested.jsonl", nested))
+    np.testing.assert_array_equal(one.scores, other.scores)
+    np.testing.assert_array_equal(one.labels, other.labels)
+    flat[3]["oracle_label"] = 70
+    with pytest.raises(PredictionsError, match=r"line 4: its label must lie in \[0, 1\], not '70'"):
+        cb.read_predictions(write_lines(tmp_path / "flat.jsonl", flat))
+
+
 def test_labels_of_a_slice_may_stand_in_another_file(tmp_path):
     rows = [{"prompt_id": f"p{i}", "judge_score": i / 10} for i in range(10)]
     file = write_lines(tmp_path / "judge.jsonl", rows)

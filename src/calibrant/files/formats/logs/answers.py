@@ -448,7 +448,7 @@ class Judges(LogFormat):
 
     def recognises(self, file: LogFile) -> bool:
         """Return whether the rows have a judge's score."""
-        return "judge_score" in file.names
+        return "judge_score" in {*file.names, *as_object(file.first.get("metadata"))}
 
     def read(self, file: LogFile, options: ReadOptions) -> LogTable:
         """Return a row a response; rows without a label stay for what is said of all rows.
@@ -460,21 +460,27 @@ class Judges(LogFormat):
         table.signal = "'judge_score' (a score, no probability)"
         keys = tuple(k for k in (options.correct, "oracle_label", "label") if k)
         known, used_up = outcomes_of(options), set[str]()
-        for place, row in file.records():
+        for place, line in file.records():
+            # What isn't in the row itself may be in its metadata.
+            row = as_object(line.get("metadata")) | line
             score = number_of(row.get("judge_score"))
             label = next((row[k] for k in keys if k in row), None)
             label = None if label in ("", "None", "nan") else label
-            prompt = row.get("prompt_id", as_object(row.get("metadata")).get("prompt_id"))
+            prompt = row.get("prompt_id")
             if label is None and str(prompt) in known:
                 one = known[str(prompt)]
                 label = one.gold if one.correct is None else one.correct
                 used_up.add(str(prompt))
             if score is None:
-                table.leave_out("no judge_score", zero_or_one(label))
+                table.leave_out("no judge_score that is a number", zero_or_one(label))
                 continue
             value = number_of(label)
             if label is not None and (value is None or not 0 <= value <= 1):
-                raise file.error(place, f"its label must lie in [0, 1], not {str(label)[:40]!r}")
+                raise file.error(
+                    place,
+                    f"its label must lie in [0, 1], not {str(label)[:40]!r}; divide labels of "
+                    "another scale by the highest that there can be",
+                )
             more: Row = {} if prompt is None else {"question": str(prompt)}
             if "inclusion" in row or options.weight is not None:
                 drawn = _inclusion(row, options.weight, file, place)

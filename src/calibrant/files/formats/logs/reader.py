@@ -176,7 +176,8 @@ class LogReader(RowReader):
         apart = 0 if questions is None else len(np.unique(questions))
         if questions is not None and apart < len(questions):
             self.cluster = QUESTION
-            note = f"The {len(questions)} rows are of {apart} questions, which are the clusters."
+            known = "" if self.slice is None else " with an outcome"
+            note = f"The {len(questions)} rows{known} are of {apart} questions, which are the clusters."
             files = self.columns["file"]
             if len(np.unique(np.char.add(questions.astype(str), files.astype(str)))) > apart:
                 note += (

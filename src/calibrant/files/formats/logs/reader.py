@@ -14,7 +14,7 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import PredictionsError
-from calibrant.core.text import listed
+from calibrant.core.text import counted, listed
 from calibrant.files.formats.base import Columns, RowReader
 from calibrant.files.formats.logs import LOG_FORMATS
 from calibrant.files.formats.logs.base import LogFile, LogFormat, columns_of
@@ -176,8 +176,8 @@ class LogReader(RowReader):
         apart = 0 if questions is None else len(np.unique(questions))
         if questions is not None and apart < len(questions):
             self.cluster = QUESTION
-            known = "" if self.slice is None else " with an outcome"
-            note = f"The {len(questions)} rows{known} are of {apart} questions, which are the clusters."
+            some = counted(len(questions), "row") + " with an outcome" * (self.slice is not None)
+            note = f"The {some} are of {apart} questions, which are the clusters."
             files = self.columns["file"]
             if len(np.unique(np.char.add(questions.astype(str), files.astype(str)))) > apart:
                 note += (

@@ -206,7 +206,10 @@ class Clusters:
         """
         closed: list[Unfinished] = []
         starts = [i for i in range(len(names)) if i == 0 or names[i] != names[i - 1]]
-        for start, stop in pairwise([*starts, len(names)]):
+        # Where the rows of each of these clusters begin, and end, among those of each part.
+        ends = [*starts, len(names)]
+        cuts = {part: np.searchsorted(at, ends).tolist() for part, (at, _, _) in bets.items()}
+        for k, (start, stop) in enumerate(pairwise(ends)):
             name, n = names[start], stop - start
             cluster = self.unfinished.pop(name, None)
             if cluster is None:
@@ -218,13 +221,13 @@ class Clusters:
             self.unfinished[name] = cluster
             cluster.last, left = first + stop - 1, residual[start:stop]
             cluster.moments = cluster.moments + np.array([n, left.sum(), left @ left])
-            for part, (at, paid, _) in bets.items():
-                low, high = np.searchsorted(at, (start, stop))
+            for part, (_, paid, _) in bets.items():
+                low, high = cuts[part][k : k + 2]
                 if low < high:
                     own = cluster.parts.get(part) or Part(self._most(part))
                     own.add(paid[low:high])
                     cluster.parts[part] = own
-                    cluster.counts[part] += int(high - low)
+                    cluster.counts[part] += high - low
         return closed
 
     def close(self, most: int = 0) -> list[Unfinished]:

@@ -394,7 +394,11 @@ def spaced(number: float) -> str:
 def windows_table(windows: Sequence[Window]) -> str:
     """Return the windows as a table, those in the middle left out if there are many."""
     head = ["rows", "confidence", "accuracy", "gap", "interval", "ECE", "interval", "floor 95 %"]
-    lines = [_line(window) for window in windows]
+    lines = [
+        [f"{window.first} to {window.first + window.rows - 1}", *cells[:6], cells[7]]
+        for window in windows
+        for cells in [window_cells(window)]
+    ]
     if len(lines) > SHOWN_WINDOWS:
         half = SHOWN_WINDOWS // 2
         lines = [*lines[:half], ["..."] + [""] * (len(head) - 1), *lines[-half:]]
@@ -408,17 +412,26 @@ def windows_table(windows: Sequence[Window]) -> str:
 def hours_table(hours: Sequence[tuple[str, Window]]) -> str:
     """Return the latest hours as a table."""
     head = ["hour, UTC", "rows", "confidence", "accuracy", "gap", "interval"]
-    lines = [[hour, str(found.rows), *_line(found)[1:5]] for hour, found in hours[-SHOWN_WINDOWS:]]
-    return format_table(head, lines)
+    shown = hours[-SHOWN_WINDOWS:]
+    return format_table(
+        head, [[hour, str(found.rows), *window_cells(found)[:4]] for hour, found in shown]
+    )
 
 
-def _line(window: Window) -> list[str]:
-    numbers = [percent(n) for n in (window.confidence, window.accuracy, window.gap)]
+def window_cells(window: Window) -> list[str]:
+    """Return confidence, accuracy, gap, its interval, ECE, its interval, and both floors."""
     return [
-        f"{window.first} to {window.first + window.rows - 1}",
-        *numbers,
-        f"{percent(window.gap_low)} to {percent(window.gap_high)}",
+        percent(window.confidence),
+        percent(window.accuracy),
+        percent(window.gap),
+        ends(window.gap_low, window.gap_high),
         percent(window.ece),
-        f"{percent(window.ece_low)} to {percent(window.ece_high)}",
+        ends(window.ece_low, window.ece_high),
+        percent(window.floor),
         percent(window.floor_95),
     ]
+
+
+def ends(low: float, high: float) -> str:
+    """Return the ends of an interval, in percent."""
+    return f"{percent(low)} to {percent(high)}"

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from calibrant.evaluation.formatting import percent
 from calibrant.monitor.delayed_labels import Pending
 from calibrant.monitor.diagnosis import Band
-from calibrant.monitor.formatting import GroupFound, MonitorFindings, spaced
+from calibrant.monitor.formatting import GroupFound, MonitorFindings, ends, spaced, window_cells
 from calibrant.monitor.history import PastAlarm
 from calibrant.monitor.sequential_tests import ChangePoint
 from calibrant.monitor.windows import Window
@@ -76,8 +76,7 @@ def _bands_table(bands: Sequence[Band]) -> PageTable:
         [
             f"{band.low:.3f} to {band.high:.3f}",
             grouped(band.rows),
-            Cell(_percent(band.gap), bold=True),
-            _ends(band.gap_low, band.gap_high),
+            *_gap(band.gap, band.gap_low, band.gap_high),
             ("too high" if band.gap > 0 else "too low")
             if band.off
             else "not distinguishable from zero",
@@ -94,8 +93,7 @@ def _groups_table(groups: Sequence[GroupFound]) -> PageTable:
             group.group,
             grouped(group.rows),
             f"{grouped(group.first)} to {grouped(group.last)}",
-            Cell(_percent(group.gap), bold=True),
-            _ends(group.gap_low, group.gap_high),
+            *_gap(group.gap, group.gap_low, group.gap_high),
             typeset(f"{group.log_e:.1f}"),
             "off" if group.off else "",
         ]
@@ -131,34 +129,14 @@ def _pending_table(pending: Pending) -> PageTable:
 
 
 def _hours_table(hours: Sequence[tuple[str, Window]]) -> PageTable:
-    rows: list[list[Cell | str]] = [
-        [
-            hour,
-            grouped(window.rows),
-            _percent(window.confidence),
-            _percent(window.accuracy),
-            Cell(_percent(window.gap), bold=True),
-            _ends(window.gap_low, window.gap_high),
-        ]
-        for hour, window in hours
-    ]
+    rows = [[hour, grouped(window.rows), *_cells(window)[:4]] for hour, window in hours]
     head = ["Hour, UTC", "Rows", "Confidence", "Accuracy", "Gap", "Interval"]
     return PageTable("Table of hours", head, rows, tall=True)
 
 
 def _windows_table(windows: Sequence[Window]) -> PageTable:
-    rows: list[list[Cell | str]] = [
-        [
-            f"{grouped(window.first)} to {grouped(window.first + window.rows - 1)}",
-            _percent(window.confidence),
-            _percent(window.accuracy),
-            Cell(_percent(window.gap), bold=True),
-            _ends(window.gap_low, window.gap_high),
-            Cell(_percent(window.ece), bold=True),
-            _ends(window.ece_low, window.ece_high),
-            _percent(window.floor),
-            _percent(window.floor_95),
-        ]
+    rows = [
+        [f"{grouped(window.first)} to {grouped(window.first + window.rows - 1)}", *_cells(window)]
         for window in windows
     ]
     head = ["Rows", "Confidence", "Accuracy", "Gap", "Interval"]
@@ -166,12 +144,14 @@ def _windows_table(windows: Sequence[Window]) -> PageTable:
     return PageTable("Table of windows", head, rows, tall=True)
 
 
-def _ends(low: float, high: float) -> str:
-    return f"{_percent(low)} to {_percent(high)}"
+def _cells(window: Window) -> list[Cell | str]:
+    """Return the numbers of a window; gap and ECE, which the table is about, stand out."""
+    found = map(typeset, window_cells(window))
+    return [Cell(cell, bold=True) if i in (2, 4) else cell for i, cell in enumerate(found)]
 
 
-def _percent(fraction: float) -> str:
-    return typeset(percent(fraction))
+def _gap(gap: float, low: float, high: float) -> list[Cell | str]:
+    return [Cell(typeset(percent(gap)), bold=True), typeset(ends(low, high))]
 
 
 # --- charts, as the text of SVG elements in the classes of the page's style

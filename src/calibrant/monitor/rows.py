@@ -173,16 +173,17 @@ def scored(
     # Of rows that hold scores of classes: the classes by name, or how many there are.
     classes: list[Sequence[str] | int | None] = [None] * n
     forms = [_form(row, reading.read) for row in rows]
+    places = [f"{source}: line {number}" for number in numbers]
+    labels_from = reading.read.labels_from or 0
     for i, form in enumerate(forms):
         if form == "confidence":
-            where = f"{source}: line {numbers[i]}"
-            _outcome(rows[i], None, where, reading.read.labels_from or 0)
-            confidence[i], predicted[i] = _confidence(rows[i], reading, where)
+            _outcome(rows[i], None, places[i], labels_from)
+            confidence[i], predicted[i] = _confidence(rows[i], reading, places[i])
         elif form == "scores" and reading.acted is not None and reading.acted not in rows[i]:
-            raise PredictionsError(f"{source}: line {numbers[i]}: {NOT_APPLIED}")
+            raise PredictionsError(f"{places[i]}: {NOT_APPLIED}")
     looked: list[tuple[list[int], Predictions, tuple[str, ...]]] = []
     for at in _alike(rows, forms):
-        where = f"{source}: line {numbers[at[0]]}"
+        where = places[at[0]]
         if len(at) > 1:
             where = f"{source}: lines {numbers[at[0]]} to {numbers[at[-1]]}"
         held = _HeldRows([rows[i] for i in at], [numbers[i] for i in at], source, reading.read)
@@ -195,12 +196,9 @@ def scored(
         confidence[at], predicted[at] = score(some, of)
         for i in at:
             classes[i] = some.class_names or some.n_classes
-    outcomes = [
-        _outcome(row, classes[i], f"{source}: line {numbers[i]}", reading.read.labels_from or 0)
-        for i, row in enumerate(rows)
-    ]
+    outcomes = [_outcome(row, classes[i], places[i], labels_from) for i, row in enumerate(rows)]
     for i, (row, form, outcome) in enumerate(zip(rows, forms, outcomes, strict=True)):
-        where = f"{source}: line {numbers[i]}"
+        where = places[i]
         if form is None and (outcome is None or reading.key not in row):
             raise PredictionsError(
                 f"{where}: expected {', '.join(FORMS)}, or '{reading.key}' with 'label' or "
@@ -210,14 +208,27 @@ def scored(
             raise PredictionsError(
                 f"{where}: a 'label' needs the 'predicted' class beside the 'confidence'"
             )
+    groups = clusters = times = None
+    if reading.by is not None:
+        said = predicted.tolist()
+        groups = [_group(row, k, reading.by) for row, k in zip(rows, said, strict=True)]
+        _beside(groups, forms, places, f"there is no '{reading.by}' to group by")
+    if reading.cluster is not None:
+        clusters = [None if (name := row.get(reading.cluster)) == "" else name for row in rows]
+        _beside(clusters, forms, places, f"there is no '{reading.cluster}', the row's cluster")
+    if reading.time is not None:
+        times = [row.get(reading.time) for row in rows]
+        for time, form, where in zip(times, forms, places, strict=True):
+            if form is not None:
+                hour_of(time, f"{where}: '{reading.time}'")
     found = Scored(
         confidence,
         predicted,
         outcomes,
         [row.get(reading.key) for row in rows],
-        _groups(rows, forms, predicted, reading, numbers, source),
-        _clusters(rows, forms, reading, numbers, source),
-        _times(rows, forms, reading, numbers, source),
+        None if groups is None else [str(name) for name in groups],
+        None if clusters is None else [str(name) for name in clusters],
+        times,
         [(at, some) for at, some, _ in looked],
     )
     if first is not None and not first.enough:
@@ -356,64 +367,21 @@ def _whole(value: Any, key: str, where: str) -> int:
     return int(value)
 
 
-def _groups(
-    rows: Sequence[Row],
-    forms: Sequence[str | None],
-    predicted: Any,
-    reading: Reading,
-    numbers: Sequence[int],
-    source: str,
-) -> list[str] | None:
-    if reading.by is None:
-        return None
-    names: list[str] = []
-    for i, row in enumerate(rows):
-        if reading.by == "class":
-            key = next((key for key in PREDICTED if key in row), None)
-            value = row[key] if key else int(predicted[i]) if predicted[i] >= 0 else None
-        else:
-            value = row.get(reading.by)
-        if value is None and forms[i] is not None:
-            raise PredictionsError(
-                f"{source}: line {numbers[i]}: there is no '{reading.by}' to group by"
-            )
-        names.append(str(value))
-    return names
+def _group(row: Row, predicted: int, by: str) -> Any:
+    """Return a row's group by a key, or by its predicted class; None where it has none."""
+    if by != "class":
+        return row.get(by)
+    key = next((key for key in PREDICTED if key in row), None)
+    return row[key] if key else None if predicted < 0 else predicted
 
 
-def _times(
-    rows: Sequence[Row],
-    forms: Sequence[str | None],
-    reading: Reading,
-    numbers: Sequence[int],
-    source: str,
-) -> list[Any] | None:
-    """Return when each row was predicted, checked; outcomes that come alone need no time."""
-    if reading.time is None:
-        return None
-    found = [row.get(reading.time) for row in rows]
-    for i, time in enumerate(found):
-        if forms[i] is not None:
-            hour_of(time, f"{source}: line {numbers[i]}: '{reading.time}'")
-    return found
-
-
-def _clusters(
-    rows: Sequence[Row],
-    forms: Sequence[str | None],
-    reading: Reading,
-    numbers: Sequence[int],
-    source: str,
-) -> list[str] | None:
-    """Return the cluster of each row; outcomes that come alone need none."""
-    if reading.cluster is None:
-        return None
-    for i, row in enumerate(rows):
-        if forms[i] is not None and row.get(reading.cluster) in (None, ""):
-            raise PredictionsError(
-                f"{source}: line {numbers[i]}: there is no '{reading.cluster}', the row's cluster"
-            )
-    return [str(row.get(reading.cluster)) for row in rows]
+def _beside(
+    found: Sequence[Any], forms: Sequence[str | None], places: Sequence[str], what: str
+) -> None:
+    """Raise `PredictionsError` for a prediction without a value beside it; outcomes need none."""
+    for value, form, where in zip(found, forms, places, strict=True):
+        if form is not None and value is None:
+            raise PredictionsError(f"{where}: {what}")
 
 
 @dataclass(frozen=True)

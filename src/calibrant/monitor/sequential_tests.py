@@ -366,6 +366,11 @@ class Groups:
         self.spans.append((-1, -1))
         return len(self.names) - 1
 
+    def level(self) -> float:
+        """Return the weighted mean of the groups' E, those still to come counting with 1."""
+        weights = np.array([self.weight(group) for group in range(len(self.names))])
+        return float(1 - weights.sum() + weights @ _capped(self.log_levels()))
+
     def log_levels(self) -> FloatArray:
         """Return (G,) log of each group's E."""
         return np.array([evidence.log_level for evidence in self.evidence])
@@ -380,9 +385,7 @@ class Groups:
             steps.append((group, at, step))
             level[at] += self.weight(group) * np.diff(_capped(step.log_level))
             mass[at] += np.diff(step.mass, prepend=evidence.mass)
-        weights = np.array([self.weight(group) for group in range(len(self.names))])
-        start = 1 - weights.sum() + weights @ _capped(self.log_levels())
-        levels = start + np.concatenate([[0.0], np.cumsum(level)])
+        levels = self.level() + np.concatenate([[0.0], np.cumsum(level)])
         held = sum(evidence.mass for evidence in self.evidence)
         # What falls again may leave a rounding error below zero.
         return GroupStep(
@@ -479,12 +482,10 @@ class TwoTests:
     @property
     def log_level(self) -> float:
         """Log of E, the whole stream's and the groups' averaged."""
-        level, groups = self.evidence.log_level, self.groups
-        if not groups.names:
+        level = self.evidence.log_level
+        if not self.groups.names:
             return level
-        weights = np.array([groups.weight(i) for i in range(len(groups.names))])
-        levels = np.exp(np.minimum(groups.log_levels(), LARGEST_LOG))
-        of_groups = math.log(max(1 - weights.sum() + weights @ levels, 1e-300))
+        of_groups = math.log(max(self.groups.level(), 1e-300))
         return float(np.logaddexp(level, of_groups)) - math.log(2)
 
     @property

@@ -13,7 +13,7 @@ import calibrant as cb
 from calibrant.cli.app import app
 from calibrant.core.errors import CalibrationWarning, CalibratorFileError, NotApplicableError
 from calibrant.decision import decide_by, load_decision, save_decision
-from calibrant.decision.by_groups import large_enough, place_of
+from calibrant.decision.decide import large_enough, place_of
 from calibrant.predictions.predictions import Predictions
 
 VAL, TEST = cb.load_sample("validation"), cb.load_sample("test")

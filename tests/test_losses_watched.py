@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.core.errors import TrainingWarning
-from calibrant.training.losses import CRL, AdaFocal, CalibrationLoss, FeDLaS, Focal, watch
+from calibrant.training.losses import CRL, AdaFocal, CalibrationLoss, FeDLaS, Focal, fedlas
 from calibrant.training.losses.base import PATIENCE
 
 CLASSES = 4
@@ -45,7 +45,7 @@ def learn(
 
 
 def test_a_gate_that_no_optimiser_has_is_named_once():
-    (said,) = learn(FeDLaS(CLASSES), [], 3 * watch.PATIENCE)
+    (said,) = learn(FeDLaS(CLASSES), [], 3 * fedlas.PATIENCE)
     assert said.startswith("the gate of FeDLaS has gradients but hasn't moved in 50 batches")
     assert "model.calibration_loss = loss" in said
 
@@ -69,7 +69,7 @@ def test_nothing_is_said_of_a_gate_that_has_nothing_to_learn():
 def test_a_gate_that_was_frozen_with_a_network_is_named_once():
     loss = FeDLaS(CLASSES)
     loss.requires_grad_(False)
-    (said,) = learn(loss, [], 3 * watch.PATIENCE)
+    (said,) = learn(loss, [], 3 * fedlas.PATIENCE)
     assert said.startswith("the gate of FeDLaS is frozen and hasn't learnt in 50 batches")
     assert "loss.let_learn()" in said
     loss.let_learn()

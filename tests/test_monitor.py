@@ -13,7 +13,7 @@ import calibrant as cb
 from calibrant.core.errors import CalibratorFileError
 from calibrant.monitor.sequential_tests import ALTERNATIVES, MOST_GROUPS, OTHERS, Groups, payments
 from calibrant.monitor.state_file import read_state, write_state
-from calibrant.monitor.trail import Trail
+from calibrant.monitor.windows import Trail
 
 
 def stream(n: int, seed: int = 0, slope: float = 1.0, change: int = 0, shift: float = 0.0):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import calibrant as cb
-from calibrant.monitor.hours import KEPT, hour_of
 from calibrant.monitor.state_file import read_state, write_state
+from calibrant.monitor.windows import HOURS_KEPT, hour_of
 
 START = datetime(2026, 11, 23, 16, 20, tzinfo=UTC)
 
@@ -59,9 +59,9 @@ def test_hours_are_the_rows_of_each_and_go_through_state_and_merge(tmp_path):
 
 def test_old_hours_are_forgotten_and_their_sums_are_checked(tmp_path):
     monitor = cb.Monitor()
-    rows = np.arange(KEPT + 9)
+    rows = np.arange(HOURS_KEPT + 9)
     monitor.update(np.full(len(rows), 0.8), rows % 2, times=3600.0 * rows)
-    assert len(monitor.findings().hours) == KEPT
+    assert len(monitor.findings().hours) == HOURS_KEPT
     assert monitor.findings().hours[0][0] == "1970-01-01 09:00"
     monitor.save(tmp_path / "state")
     for name, value in (("hours", -1), ("hours.cells", np.nan), ("hours.cells", 1e9)):

@@ -15,8 +15,8 @@ from scripts.shares_over_draws import EVEN, OTHER, draw
 import calibrant as cb
 from calibrant.cli.app import app
 from calibrant.core.errors import NotApplicableError
+from calibrant.posthoc.accuracy_estimate import chance_of_mean, mean_with_covariance
 from calibrant.posthoc.prior_estimate import estimated_shares
-from calibrant.posthoc.refits import chance_of_mean, mean_with_covariance
 from calibrant.predictions.predictions import Predictions
 
 VAL, TEST = cb.load_sample("validation"), cb.load_sample("test")

@@ -11,9 +11,9 @@ from vote_integrals import direct_shares, share_of, shares
 from calibrant.core import numpy_namespace as xnp
 from calibrant.core.errors import CalibrationWarning
 from calibrant.metrics.proper import negative_log_likelihood
+from calibrant.posthoc.chain import ProbitTopRestScaling, is_gain
 from calibrant.posthoc.confidence.top_rest import TopRestScaling
 from calibrant.posthoc.fitting.cross_validation import held_out_losses
-from calibrant.posthoc.named_chains import ProbitTopRestScaling, is_gain
 from calibrant.posthoc.noise import (
     COARSE_STEP,
     FINE_STEP,

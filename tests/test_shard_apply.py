@@ -16,7 +16,7 @@ from test_shards import CLASSES, WRITERS, rows
 import calibrant as cb
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.files.formats import open_writer
-from calibrant.files.writing import written_as
+from calibrant.files.rewriting import written_as
 from calibrant.scale.shards import RECORD
 
 ONE = cb.Engine(workers=1)

@@ -16,7 +16,7 @@ from calibrant.core.errors import (
     NotIdentifiedWarning,
     PredictionsError,
 )
-from calibrant.core.exact import as_float, rounded_sum
+from calibrant.core.weights import as_float, rounded_sum
 from calibrant.evaluation.cells import CellSums
 from calibrant.posthoc.confidence.base import FITTED_CELLS, stand_ins
 from calibrant.posthoc.temperature.summed import cumulants, row_moments, widen

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import calibrant as cb
 from calibrant.core.errors import InputError, PredictionsError
-from calibrant.core.exact import as_float, exact_sum, halves, joined, mixed
 from calibrant.core.progress import Progress
+from calibrant.core.weights import as_float, exact_sum, halves, joined, mixed
 from calibrant.evaluation.cell_sample import CellSample, plan_of
 from calibrant.evaluation.cells import COARSE, FINE, CellSums, edges_of
 from calibrant.evaluation.sample_sources import summed

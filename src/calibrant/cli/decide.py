@@ -138,7 +138,7 @@ def _by_groups(
     rule: dict[str, Any],
 ) -> Decision:
     """Decide in each group of a kind, or of a column of the files."""
-    from calibrant.decision.by_groups import decide_by
+    from calibrant.decision.decide import decide_by
 
     costs = [rule.pop(name) for name in ("costs", "error_cost", "hand_over_cost")]
     if any(each is not None for each in costs):

@@ -17,7 +17,7 @@ In each cell right rows and wrong ones are counted apart. So the cell knows all 
 do to it, up to its own width.
 
 Rows with weights are told apart by the power of two next above their weight. In units of it weights
-lie in [1/2, 1), and add up as exactly as confidences do (`calibrant.core.exact`), whatever scale
+lie in [1/2, 1), and add up as exactly as confidences do (`calibrant.core.weights`), whatever scale
 they are on. And of rows whose weights differ by less than a factor of two, how many are drawn says
 nearly all about what they weigh together; the rest is normal, with the variance that it has.
 """
@@ -34,8 +34,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.core.errors import InputError
-from calibrant.core.exact import HALF_BITS, halves, joined
-from calibrant.core.weights import are_counts
+from calibrant.core.weights import HALF_BITS, are_counts, halves, joined
 from calibrant.metrics.binned import bin_index, cell_edges
 from calibrant.metrics.shrinkage import ShrunkGaps
 from calibrant.metrics.top_label import ResidualCurves, TopLabel, accumulate
@@ -207,7 +206,7 @@ class CellSums:
         grid: how fine the cells are.
         key: (P,) twice the cell, and 1 more for right rows, ascending; of rows with weights apart
             by the power of two of these.
-        sums: (P, 3) how many rows, and their confidences in two halves (`calibrant.core.exact`);
+        sums: (P, 3) how many rows, and their confidences in two halves (`calibrant.core.weights`);
             (P, 6) with sums of weights and of their squares, and confidences times weights.
         counts: whether weights, if there are any, are whole numbers, which count rows.
     """

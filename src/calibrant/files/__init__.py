@@ -12,7 +12,7 @@ columns with other names are ignored.
 from calibrant.files.atomic import StrPath, replacing
 from calibrant.files.options import ReadFields, ReadOptions
 from calibrant.files.reading import read_column, read_predictions
-from calibrant.files.writing import write_predictions
+from calibrant.files.rewriting import write_predictions
 
 __all__ = [
     "ReadFields",

@@ -13,8 +13,14 @@ from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import InputError
 from calibrant.core.weights import total
 from calibrant.metrics.metric_types import BIASED, BINS_COST, CurveMetric
-from calibrant.metrics.pairs import PairKind, checked_weight, confidence_and_correct, top_label
-from calibrant.metrics.top_label import ResidualCurves, TopLabel
+from calibrant.metrics.top_label import (
+    PairKind,
+    ResidualCurves,
+    TopLabel,
+    checked_weight,
+    confidence_and_correct,
+    top_label,
+)
 
 DEFAULT_BINS = 15
 # Cells even in logit c end this far from 0 and 1; all that lies beyond is in the last.

@@ -12,8 +12,7 @@ from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import BoundaryWarning, NotIdentifiedWarning
 from calibrant.metrics.binned import BinSums, logit
 from calibrant.metrics.metric_types import CurveMetric, Part
-from calibrant.metrics.pairs import PairKind, top_label
-from calibrant.metrics.top_label import ResidualCurves, TopLabel
+from calibrant.metrics.top_label import PairKind, ResidualCurves, TopLabel, top_label
 
 RESAMPLING_CELLS = 512
 # Holds slope and intercept to (1, 0) with the weight of a millionth of a row or less: it changes

@@ -9,8 +9,7 @@ from calibrant.core.errors import InputError
 from calibrant.metrics.binned import DEFAULT_BINS, BinSums, Strategy
 from calibrant.metrics.gaps import OfBins, gaps_of, sums_of
 from calibrant.metrics.metric_types import BIASED, BINS_COST, CurveMetric
-from calibrant.metrics.pairs import PairKind, refuse_fractions, top_label
-from calibrant.metrics.top_label import ResidualCurves
+from calibrant.metrics.top_label import PairKind, ResidualCurves, refuse_fractions, top_label
 
 
 def debiased_rms_calibration_error(

@@ -19,8 +19,7 @@ from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.metrics.binned import DEFAULT_BINS, BinSums
 from calibrant.metrics.metric_types import BIASED, CurveMetric, Part
-from calibrant.metrics.pairs import PairKind, top_label
-from calibrant.metrics.top_label import ResidualCurves
+from calibrant.metrics.top_label import PairKind, ResidualCurves, top_label
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY
 
 Score = Literal["brier", "log"]

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray, row_chunks, to_numpy
-from calibrant.core.exact import mixed
-from calibrant.core.weights import codes_of
+from calibrant.core.weights import codes_of, mixed
 from calibrant.metrics.resampling import Clusters, HonestDraws
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions

@@ -16,8 +16,7 @@ from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.metrics.binned import DEFAULT_BINS, BinSums, Strategy
 from calibrant.metrics.metric_types import BIASED, BINS_COST, CurveMetric
-from calibrant.metrics.pairs import PairKind, top_label
-from calibrant.metrics.top_label import ResidualCurves
+from calibrant.metrics.top_label import PairKind, ResidualCurves, top_label
 
 
 def sums_of_curves(curves: ResidualCurves, n_bins: int, strategy: Strategy) -> BinSums:

@@ -12,8 +12,7 @@ from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import InputError
 from calibrant.metrics.binned import BinSums
 from calibrant.metrics.metric_types import BIASED, CELLS_COST, CurveMetric
-from calibrant.metrics.pairs import PairKind, top_label
-from calibrant.metrics.top_label import ResidualCurves, TopLabel, accumulate
+from calibrant.metrics.top_label import PairKind, ResidualCurves, TopLabel, accumulate, top_label
 
 CELLS = 4096
 RESAMPLING_CELLS = 256

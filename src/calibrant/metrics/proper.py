@@ -10,7 +10,7 @@ from calibrant.core.arrays import Array, BoolArray, FloatArray, as_array
 from calibrant.core.errors import PredictionsError
 from calibrant.core.weights import mean
 from calibrant.metrics.metric_types import MeanMetric
-from calibrant.metrics.pairs import (
+from calibrant.metrics.top_label import (
     PairKind,
     check_kind,
     checked_weight,

@@ -16,8 +16,7 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.metrics.metric_types import CurveMetric
-from calibrant.metrics.pairs import PairKind, top_label
-from calibrant.metrics.top_label import ResidualCurves
+from calibrant.metrics.top_label import PairKind, ResidualCurves, top_label
 
 ROUNDING = 1e-9
 

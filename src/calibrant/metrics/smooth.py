@@ -8,8 +8,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.metrics.metric_types import CurveMetric
-from calibrant.metrics.pairs import PairKind, top_label
-from calibrant.metrics.top_label import ResidualCurves, TopLabel
+from calibrant.metrics.top_label import PairKind, ResidualCurves, TopLabel, top_label
 
 # Resamples are put on this many cells. That is off by at most mean|a - c| / (2 cells); on 10 000
 # rows it was off by 2e-5 at most and by 1e-6 on average, far below their spread.

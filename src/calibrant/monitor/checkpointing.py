@@ -20,8 +20,8 @@ from typing import Any
 
 from calibrant.core.errors import CalibrantError, InputError
 from calibrant.files.atomic import replacing
+from calibrant.monitor.latest import doubt
 from calibrant.monitor.monitor import Monitor
-from calibrant.monitor.neighbours import doubt
 from calibrant.monitor.sequential_tests import Alarm
 
 HOOK_SECONDS = 60.0

@@ -16,8 +16,8 @@ from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import PredictionsError
 from calibrant.core.text import counted
 from calibrant.evaluation.formatting import percent
-from calibrant.monitor.hours import named
-from calibrant.monitor.neighbours import beginning
+from calibrant.monitor.latest import beginning
+from calibrant.monitor.windows import named
 
 # Hours and groups by which those that wait are counted, at most.
 MOST_SHOWN = 48

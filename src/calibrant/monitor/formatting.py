@@ -12,11 +12,11 @@ from calibrant.core.text import counted, format_table, listed, wrap
 from calibrant.evaluation.formatting import percent
 from calibrant.monitor.delayed_labels import Pending, Unlabelled, Waiting
 from calibrant.monitor.diagnosis import Diagnosis
-from calibrant.monitor.history import PastAlarm
-from calibrant.monitor.neighbours import Neighbours, doubt
+from calibrant.monitor.latest import Neighbours, doubt
 from calibrant.monitor.promise import PromiseFound
 from calibrant.monitor.sequential_tests import Alarm, TwoTests
 from calibrant.monitor.state import State
+from calibrant.monitor.state_file import PastAlarm
 from calibrant.monitor.windows import Window
 
 # A share of rows without a bet that is said in words of its own.

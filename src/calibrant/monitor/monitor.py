@@ -14,7 +14,7 @@ from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.arrays import Array, FloatArray, as_array, to_numpy
 from calibrant.core.errors import InputError, PredictionsError, heard_warnings
 from calibrant.files.atomic import StrPath
-from calibrant.metrics.pairs import confidence_and_correct
+from calibrant.metrics.top_label import confidence_and_correct
 from calibrant.monitor.delayed_labels import Outcome, Unlabelled, Waiting, name_of
 from calibrant.monitor.diagnosis import FEWEST_TO_REFIT, Diagnosis, refittable
 from calibrant.monitor.formatting import (
@@ -24,13 +24,12 @@ from calibrant.monitor.formatting import (
     clusters_found,
     groups_found,
 )
-from calibrant.monitor.hours import hour_of
-from calibrant.monitor.neighbours import Neighbours
+from calibrant.monitor.latest import Neighbours
 from calibrant.monitor.promise import Promise
 from calibrant.monitor.sequential_tests import Alarm, TestName
 from calibrant.monitor.state import State
 from calibrant.monitor.state_file import damaged_is_said, read_state, write_state
-from calibrant.monitor.windows import Window
+from calibrant.monitor.windows import Window, hour_of
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.posthoc.worth import cross_validated

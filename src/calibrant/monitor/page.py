@@ -12,11 +12,10 @@ from calibrant.evaluation.formatting import percent
 from calibrant.monitor.delayed_labels import Pending
 from calibrant.monitor.diagnosis import Band
 from calibrant.monitor.formatting import GroupFound, MonitorFindings, ends, spaced, window_cells
-from calibrant.monitor.history import PastAlarm
 from calibrant.monitor.sequential_tests import ChangePoint
+from calibrant.monitor.state_file import PastAlarm
 from calibrant.monitor.windows import Window
-from calibrant.report.engine import Cell, PageTable, grouped, render_page, typeset
-from calibrant.report.svg import (
+from calibrant.report.charts import (
     Area,
     Place,
     dot,
@@ -29,6 +28,7 @@ from calibrant.report.svg import (
     text,
     within,
 )
+from calibrant.report.engine import Cell, PageTable, grouped, render_page, typeset
 
 
 def monitor_page(found: MonitorFindings, refresh: float | None = None) -> str:

@@ -35,9 +35,9 @@ from calibrant.files.options import ReadOptions
 from calibrant.files.schema import CORRECT, LABELS, PREDICTED, choose
 from calibrant.monitor.delayed_labels import Outcome
 from calibrant.monitor.first_rows import FirstRows
-from calibrant.monitor.hours import hour_of
 from calibrant.monitor.monitor import Monitor
 from calibrant.monitor.sequential_tests import Alarm
+from calibrant.monitor.windows import hour_of
 from calibrant.predictions.predictions import NO_PROBABILITY, Predictions
 from calibrant.predictions.scoring import said_of_top
 

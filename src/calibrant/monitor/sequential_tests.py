@@ -51,8 +51,7 @@ import numpy as np
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.core.errors import InputError
 from calibrant.metrics.binned import LOGIT_CLIP
-from calibrant.monitor.trail import Trail
-from calibrant.monitor.windows import WIDTH, cell_sums
+from calibrant.monitor.windows import WIDTH, Trail, cell_sums
 
 # --- bets
 

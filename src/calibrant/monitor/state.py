@@ -25,8 +25,6 @@ from calibrant.monitor.delayed_labels import (
     Unlabelled,
     hash_of_name,
 )
-from calibrant.monitor.history import History
-from calibrant.monitor.hours import Hours
 from calibrant.monitor.latest import Latest, Scores
 from calibrant.monitor.promise import Watched
 from calibrant.monitor.sequential_tests import (
@@ -42,6 +40,7 @@ from calibrant.monitor.sequential_tests import (
 from calibrant.monitor.state_file import (
     Arrays,
     Damaged,
+    History,
     Saved,
     pack_clusters,
     pack_evidence,
@@ -50,8 +49,7 @@ from calibrant.monitor.state_file import (
     pack_scores,
     pack_trail,
 )
-from calibrant.monitor.trail import FOR_EVER, Trail
-from calibrant.monitor.windows import Windows
+from calibrant.monitor.windows import FOR_EVER, Hours, Trail, Windows
 from calibrant.predictions.predictions import Predictions
 
 # As many rows as are worked on at once: their payments should stay in the cache.

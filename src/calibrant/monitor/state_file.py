@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from os import fspath
 from typing import Any, cast
 
@@ -22,10 +22,6 @@ from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
 from calibrant.monitor.clusters import ALL, PROMISE, Clusters, Dependence, Part, Unfinished
 from calibrant.monitor.delayed_labels import DelayedLabels, Outcome, Said
-from calibrant.monitor.history import MOST as MOST_ALARMS
-from calibrant.monitor.history import History, PastAlarm
-from calibrant.monitor.hours import KEPT as KEPT_HOURS
-from calibrant.monitor.hours import MOST_HOURS, Hours
 from calibrant.monitor.latest import NUMBERS, Form, Scores
 from calibrant.monitor.promise import Watched
 from calibrant.monitor.sequential_tests import (
@@ -37,8 +33,57 @@ from calibrant.monitor.sequential_tests import (
     Groups,
     TwoTests,
 )
-from calibrant.monitor.trail import FOR_EVER, Trail
-from calibrant.monitor.windows import WIDTH
+from calibrant.monitor.windows import FOR_EVER, HOURS_KEPT, MOST_HOURS, WIDTH, Hours, Trail
+
+# Alarms that are remembered, the latest.
+MOST_ALARMS = 100
+
+
+@dataclass(frozen=True)
+class PastAlarm:
+    """An alarm that was dealt with.
+
+    Attributes:
+        alarm: as it rose; until: number of the row at which the tests began anew.
+    """
+
+    alarm: Alarm
+    until: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON takes them."""
+        return asdict(self)
+
+
+@dataclass
+class History:
+    """When the tests began, and the alarms before that.
+
+    Attributes:
+        begun: number of the row with which the present tests began.
+        before: how many rows were counted before that, of all replicas together.
+        alarms: those before it, the oldest first.
+    """
+
+    begun: int = 0
+    before: int = 0
+    alarms: list[PastAlarm] = field(default_factory=list[PastAlarm])
+
+    def begin(self, row: int, alarms: Iterable[Alarm]) -> None:
+        """Note that the tests begin anew at a row, after these alarms."""
+        self.begun = self.before = row
+        self.alarms = [*self.alarms, *(PastAlarm(alarm, row) for alarm in alarms)][-MOST_ALARMS:]
+
+    @classmethod
+    def merged(cls, parts: Sequence[History], starts: Sequence[int]) -> History:
+        """Return the history of parts whose rows begin at `starts`, as their numbers are there."""
+        past = [
+            PastAlarm(one.alarm.moved(start), one.until + start)
+            for part, start in zip(parts, starts, strict=True)
+            for one in part.alarms
+        ]
+        return cls(0, sum(part.before for part in parts), past[-MOST_ALARMS:])
+
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -326,7 +371,7 @@ class Saved:
         sums = self.array("hours.cells", np.float64, (len(hour), WIDTH), 0.0, float(rows))
         count, confidence, right = sums.reshape(len(hour), 3, WIDTH // 3).transpose(1, 0, 2)
         beyond = (right > count).any() or (confidence > count + 1e-6).any()
-        if beyond or count.sum() > rows or len(set(hour)) < len(hour) or len(hour) > KEPT_HOURS:
+        if beyond or count.sum() > rows or len(set(hour)) < len(hour) or len(hour) > HOURS_KEPT:
             raise Damaged("sums of hours that can't be")
         return Hours(dict(zip(hour, sums, strict=True)))
 

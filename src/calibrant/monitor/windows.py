@@ -4,20 +4,88 @@ A window keeps of its rows only how many fell into each cell of confidence, how 
 right, and the sum of their confidences. Cells are the fifteen equal bins of the ECE, cut further
 where confidences crowd near 0 and 1. So windows add up, and a stream has as many as its trail
 remembers: the latest ones short, those of long ago long.
+
+Running sums remembered at a few rows: near ones close together, those of long ago far apart.
+
+A stream of any length leaves a trail of bounded size: among the rows of age d those remembered are
+about d / keep apart, and their number grows by `keep` / 2 whenever the stream doubles. The sums of
+a stretch are the difference of two of the running sums, so that to forget one between merges two
+neighbouring stretches.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
+from calibrant.core.errors import PredictionsError
 from calibrant.evaluation.rare_outcomes import ENOUGH, Gap
 from calibrant.evaluation.uncertainty import FLOOR_QUANTILE, interval
 from calibrant.metrics.binned import DEFAULT_BINS, bin_edges, bin_index
-from calibrant.monitor.trail import Trail
+
+# Of a row that is never forgotten.
+FOR_EVER = 62
+
+
+@dataclass
+class Trail:
+    """Running sums of a stream at some of its rows.
+
+    Attributes:
+        base: rows between two that are remembered at first.
+        keep: how many stretches of one length are remembered, about.
+        count: (m,) how many rows the sums are of, ascending.
+        row: (m,) the 0-based row of the whole stream that comes next; other than `count` where a
+            part of the stream, such as a group, has sums of its own.
+        level: (m,) a row is remembered up to the age of ``keep * base * 2**level``.
+        sums: (m, w) the running sums.
+    """
+
+    base: int
+    keep: int
+    count: IntArray
+    row: IntArray
+    level: IntArray
+    sums: FloatArray = field(repr=False)
+
+    @classmethod
+    def start(cls, width: int, base: int, keep: int) -> Trail:
+        """Return a trail that remembers nothing but the beginning."""
+        zero = np.zeros(1, dtype=np.int64)
+        return cls(base, keep, zero, zero.copy(), zero + FOR_EVER, np.zeros((1, width)))
+
+    def due(self, before: int, after: int) -> IntArray:
+        """Return the counts in (before, after] that are to be remembered."""
+        first = before // self.base + 1
+        return np.arange(first, after // self.base + 1) * self.base
+
+    def extend(self, count: IntArray, row: IntArray, sums: FloatArray) -> None:
+        """Remember the (k, w) sums at the (k,) counts of `due`, and forget what is old."""
+        if not len(count):
+            return
+        steps = count // self.base
+        # How often 2 divides the step.
+        level = np.round(np.log2(steps & -steps)).astype(np.int64)
+        self._keep(count, row, level, sums)
+
+    def mark(self, count: int, row: int, sums: FloatArray) -> None:
+        """Remember one row for ever."""
+        one = np.array([count], dtype=np.int64)
+        self._keep(one, np.array([row], dtype=np.int64), one * 0 + FOR_EVER, sums[None, :])
+
+    def _keep(self, count: IntArray, row: IntArray, level: IntArray, sums: FloatArray) -> None:
+        counts = np.concatenate([self.count, count])
+        levels = np.concatenate([self.level, level])
+        young = counts[-1] - counts <= np.ldexp(float(self.keep * self.base), levels)
+        self.count, self.level = counts[young], levels[young]
+        self.row = np.concatenate([self.row, row])[young]
+        self.sums = np.concatenate([self.sums, sums])[young]
+
 
 _NEAR_ONE = (0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999)
 # A cell (lo, hi] lies within one of the fifteen bins; 0 is in the first.
@@ -194,3 +262,87 @@ class Windows:
         """Return the sums of the windows that begin at `row` or later."""
         parts = [sums for first, sums in self.stretches() if first >= row]
         return np.sum(parts, axis=0) if parts else np.zeros(WIDTH)
+
+
+HOUR = 3600
+# Two weeks; what is older is forgotten.
+HOURS_KEPT = 14 * 24
+# Years that a time may lie in, as hours since 1970: to 9999.
+MOST_HOURS = 70_000_000
+# A number above this counts milliseconds.
+MILLISECONDS = 1e11
+
+
+@dataclass
+class Hours:
+    """Sums of cells by hour of the clock.
+
+    Attributes:
+        sums: (3 C,) of each hour, by its number since 1970.
+    """
+
+    sums: dict[int, FloatArray] = field(default_factory=dict[int, FloatArray])
+
+    def add(self, hour: IntArray, confidence: FloatArray, correct: BoolArray) -> None:
+        """Sum (n,) rows of these hours; of all hours the latest `HOURS_KEPT` stay."""
+        present: list[int] = np.unique(hour).tolist()
+        for each in present:
+            at = hour == each
+            before = self.sums.get(each, np.zeros(WIDTH))
+            self.sums[each] = before + cell_sums(confidence[at], correct[at])[0]
+        self._forget()
+
+    def _forget(self) -> None:
+        for old in sorted(self.sums)[:-HOURS_KEPT]:
+            del self.sums[old]
+
+    def windows(self, effect: float) -> list[tuple[str, Window]]:
+        """Return each hour's beginning and calibration; see `Window.of_sums` for `effect`."""
+        return [
+            (named(hour), Window.of_sums(hour, self.sums[hour], effect=effect))
+            for hour in sorted(self.sums)
+        ]
+
+    def merge(self, others: Sequence[Hours]) -> Hours:
+        """Return the sums of all."""
+        merged = Hours(dict(self.sums))
+        for other in others:
+            for hour, sums in other.sums.items():
+                merged.sums[hour] = merged.sums.get(hour, np.zeros(WIDTH)) + sums
+        merged._forget()
+        return merged
+
+
+def named(hour: int) -> str:
+    """Return the beginning of an hour since 1970, in words."""
+    return datetime.fromtimestamp(hour * HOUR, UTC).strftime("%Y-%m-%d %H:00")
+
+
+def hour_of(time: Any, where: str) -> int:
+    """Return the hour since 1970 of a time.
+
+    Args:
+        time: seconds or milliseconds since 1970, a `datetime`, or text of ISO 8601; without a time
+            zone it is UTC.
+        where: begins the error message.
+
+    Raises:
+        PredictionsError: it is no such time.
+    """
+    try:
+        if isinstance(time, str):
+            time = time.strip()
+            try:
+                time = float(time)
+            except ValueError:
+                time = datetime.fromisoformat(time)
+        if isinstance(time, datetime):
+            time = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+        seconds = float(time) / (1000 if float(time) > MILLISECONDS else 1)
+        if not isinstance(time, bool) and 0 <= seconds < MOST_HOURS * HOUR:
+            return int(seconds // HOUR)
+    except (ValueError, TypeError, OverflowError):
+        pass
+    raise PredictionsError(
+        f"{where}: a time must be seconds since 1970 or like 2026-11-23T16:20:00, not {time!r:.60}"
+    )

@@ -8,6 +8,7 @@ from calibrant.posthoc.accuracy_estimate import expected_accuracy as expected_ac
 from calibrant.posthoc.auto import AutoCalibrator as AutoCalibrator
 from calibrant.posthoc.base import Calibrator as Calibrator
 from calibrant.posthoc.chain import Chain as Chain
+from calibrant.posthoc.chain import ProbitTopRestScaling as ProbitTopRestScaling
 from calibrant.posthoc.chain import chain_of as chain_of
 from calibrant.posthoc.confidence.binning import BayesianBinning as BayesianBinning
 from calibrant.posthoc.confidence.binning import HistogramBinning as HistogramBinning
@@ -44,7 +45,6 @@ from calibrant.posthoc.log_odds import AffineScaling as AffineScaling
 from calibrant.posthoc.log_odds import BetaCalibration as BetaCalibration
 from calibrant.posthoc.log_odds import PlattScaling as PlattScaling
 from calibrant.posthoc.log_odds import QuadraticScaling as QuadraticScaling
-from calibrant.posthoc.named_chains import ProbitTopRestScaling as ProbitTopRestScaling
 from calibrant.posthoc.natural_spline import NaturalSpline as NaturalSpline
 from calibrant.posthoc.noise import ConsistencyCalibration as ConsistencyCalibration
 from calibrant.posthoc.noise import ProbitScaling as ProbitScaling

@@ -35,7 +35,7 @@ from calibrant.core.text import counted
 from calibrant.core.threads import one_blas_thread
 from calibrant.core.weights import check_weights, mean
 from calibrant.files.atomic import StrPath
-from calibrant.files.writing import write_predictions
+from calibrant.files.rewriting import write_predictions
 from calibrant.posthoc.applying import Learnt, apply_map, refuse_tracing
 from calibrant.posthoc.fitted_rows import sketch_of
 from calibrant.posthoc.needs import (

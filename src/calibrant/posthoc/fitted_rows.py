@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import to_numpy
-from calibrant.core.exact import mixed
+from calibrant.core.weights import mixed
 from calibrant.predictions.predictions import Predictions
 
 # Hashes that are kept, the columns that they are made of, and the fewest that say something.

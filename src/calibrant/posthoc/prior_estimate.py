@@ -42,9 +42,7 @@ from calibrant.core.tables import Table
 from calibrant.core.text import counted
 from calibrant.evaluation.formatting import interval_of, percent
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, check_drawing
-from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.prior_shift import PriorShift, class_names_of, shifted
-from calibrant.posthoc.refits import (
+from calibrant.posthoc.accuracy_estimate import (
     RESAMPLES,
     chance,
     chance_of_mean,
@@ -56,6 +54,8 @@ from calibrant.posthoc.refits import (
     refitted,
     units_of,
 )
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.prior_shift import PriorShift, class_names_of, shifted
 from calibrant.predictions.predictions import Predictions
 
 STEPS, TOLERANCE = 20_000, 1e-9

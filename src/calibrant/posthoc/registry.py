@@ -66,8 +66,8 @@ BUILT_IN = {
     "procal-bms": "features.proximity:BinMeanShift",
     "feature-clipping": "features.feature_clipping:FeatureClipping",
     "dac": "features.density_aware:DensityAwareCalibration",
-    "probit-top-rest": "named_chains:ProbitTopRestScaling",
-    "svs-top-rest": "named_chains:StructuredVectorTopRestScaling",
+    "probit-top-rest": "chain:ProbitTopRestScaling",
+    "svs-top-rest": "chain:StructuredVectorTopRestScaling",
     "auto": "auto:AutoCalibrator",
 }
 

@@ -43,9 +43,8 @@ from calibrant.files.opening import (
 )
 from calibrant.files.options import ReadOptions
 from calibrant.files.reading import PredictionFile
-from calibrant.files.rewriting import RowsAgain
+from calibrant.files.rewriting import RowsAgain, scores_key, written_as
 from calibrant.files.schema import TOP_ONLY
-from calibrant.files.writing import scores_key, written_as
 from calibrant.posthoc.applying import row_intervals
 from calibrant.posthoc.needs import rows_of_event
 from calibrant.predictions.predictions import Predictions

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray, IntArray, namespace, to_numpy
-from calibrant.core.exact import mixed
+from calibrant.core.weights import mixed
 from calibrant.predictions.constructors import RowTable
 from calibrant.predictions.rows import softmax
 

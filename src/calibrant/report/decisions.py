@@ -14,8 +14,7 @@ from calibrant.decision.risk import CURVE, RiskDecision
 from calibrant.decision.sets import SetDecision
 from calibrant.evaluation.groups import PRINTED_GROUPS
 from calibrant.evaluation.multicalibration import Multicalibration
-from calibrant.report.engine import PageTable, render_page, typeset
-from calibrant.report.svg import (
+from calibrant.report.charts import (
     Area,
     axes,
     dot,
@@ -32,6 +31,7 @@ from calibrant.report.svg import (
     ticks,
     within,
 )
+from calibrant.report.engine import PageTable, render_page, typeset
 
 WIDTH, HEIGHT, ROW = 780, 340, 24
 

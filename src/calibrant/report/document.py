@@ -33,6 +33,7 @@ from calibrant.metrics.registry import Metric
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.registry import formula_of, title_of
 from calibrant.posthoc.temperature.scaling import MarginTemperature
+from calibrant.report.charts import in_percent
 from calibrant.report.classes import ClassTable, class_table, classes_called, classes_to_show
 from calibrant.report.engine import typeset
 from calibrant.report.rows import RowNames, rows_document
@@ -48,7 +49,6 @@ from calibrant.report.series import (
     rows_in_worth,
     smoothed_reliability,
 )
-from calibrant.report.svg import in_percent
 
 SMOOTH_POINTS = 101
 MARGIN_BINS = 48

@@ -2,7 +2,7 @@
 
 A page is a template that extends ``base.html.jinja``. Templates see `grouped` and
 `table`, and find the macros in ``macros.html.jinja``. Charts are in `calibrant.report.charts`, and
-what they are put together from in `calibrant.report.svg`.
+what they are put together from in `calibrant.report.charts`.
 """
 
 from __future__ import annotations

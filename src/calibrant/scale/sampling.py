@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import IntArray
 from calibrant.core.errors import CalibrationWarning, InputError, warn_caller
-from calibrant.core.exact import mixed
 from calibrant.core.progress import Watcher
+from calibrant.core.weights import mixed
 from calibrant.predictions.predictions import Predictions
 from calibrant.scale.engines import Engine, Task, through
 from calibrant.scale.shards import Shards

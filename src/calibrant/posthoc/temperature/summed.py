@@ -39,8 +39,7 @@ from calibrant.core.errors import (
     NotIdentifiedWarning,
     PredictionsError,
 )
-from calibrant.core.exact import as_float, exact_sum, mean_of, rounded_sum
-from calibrant.core.weights import are_counts
+from calibrant.core.weights import are_counts, as_float, exact_sum, mean_of, rounded_sum
 from calibrant.posthoc.shards import ShardWork
 from calibrant.predictions.curves import DOUBLE_PRECISION_CLASSES_AT_ONE
 from calibrant.predictions.predictions import Predictions

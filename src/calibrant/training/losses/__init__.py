@@ -24,8 +24,8 @@ from calibrant.training.losses.likelihood import CrossEntropy as CrossEntropy
 from calibrant.training.losses.likelihood import DualFocal as DualFocal
 from calibrant.training.losses.likelihood import Focal as Focal
 from calibrant.training.losses.likelihood import LabelSmoothing as LabelSmoothing
+from calibrant.training.losses.likelihood import ManyLabels as ManyLabels
 from calibrant.training.losses.likelihood import focal_gamma as focal_gamma
-from calibrant.training.losses.many_labels import ManyLabels as ManyLabels
 from calibrant.training.losses.margins import ACLS as ACLS
 from calibrant.training.losses.margins import CPC as CPC
 from calibrant.training.losses.margins import MbLS as MbLS

@@ -28,7 +28,6 @@ from calibrant.training.data.dataset import DataSet, read_data_set
 from calibrant.training.data.images import AS_IT_IS, Images, Normalisation
 from calibrant.training.losses import LOSSES, CalibrationLoss, make_loss
 from calibrant.training.nets import ImageClassifier, TappedNetwork, make_network, own_network
-from calibrant.training.run.ensemble import Ensemble, ensemble_of
 from calibrant.training.run.folder import (
     CONFIG,
     LAST,
@@ -43,7 +42,7 @@ from calibrant.training.run.objective import Objective
 from calibrant.training.run.outputs import Outputs, predict_on_all_devices, write_outputs
 from calibrant.training.run.rows import Examples, TrainingBatches, held_out, seed_everything
 from calibrant.training.run.settings import RunSettings
-from calibrant.training.run.trained import Trained
+from calibrant.training.run.trained import Ensemble, Trained, ensemble_of
 
 _FABRIC_PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 

@@ -27,10 +27,10 @@ from calibrant.evaluation.bootstrap import drawn_once
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.uncertainty import holm, paired_difference
 from calibrant.metrics.proper import negative_log_likelihood
-from calibrant.posthoc import named_chains
+from calibrant.posthoc import chain
 from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.chain import ProbitTopRestScaling
 from calibrant.posthoc.confidence.top_rest import TopRestScaling
-from calibrant.posthoc.named_chains import ProbitTopRestScaling
 from calibrant.posthoc.noise import ProbitScaling
 from calibrant.posthoc.registry import METHODS, make_calibrator
 from calibrant.posthoc.temperature.scaling import TemperatureScaling
@@ -472,12 +472,12 @@ def losses_of(draw: Draw) -> list[float]:
     gain = other - own
     likelier = gain.mean() > gain.std(ddof=1) / np.sqrt(fit.n)
     found = [plain, normal, normal if likelier else plain]
-    usual = named_chains.CLEAR
+    usual = chain.CLEAR
     try:
         for threshold in THRESHOLDS:
-            named_chains.CLEAR = threshold
+            chain.CLEAR = threshold
             chosen = fitted(ProbitTopRestScaling()).parts()["first_"].method
             found.append(normal if chosen == "probit" else plain)
     finally:  # other cells are computed in this process
-        named_chains.CLEAR = usual
+        chain.CLEAR = usual
     return found

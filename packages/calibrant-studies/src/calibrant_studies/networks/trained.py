@@ -369,7 +369,7 @@ def network_of(plan: Plan, inputs: Inputs, work: Path) -> Network:
 
 def _ensemble(plan: Plan, source: Source, inputs: Inputs, work: Path) -> Network:
     """Return networks as one, each found or trained by itself: what it says is their mean."""
-    from calibrant.training.run.ensemble import ensemble_of
+    from calibrant.training.run.trained import ensemble_of
 
     members = [network_of(member, inputs, work) for member in plan.members]
     validation, test = (

@@ -190,6 +190,18 @@ def test_rows_of_the_fit_are_refused_and_others_are_not(tmp_path) -> None:
     assert "can't check whether" in cb.decide(kept, VAL, risk=0.05).notes[0]
 
 
+def test_rounded_rows_of_the_fit_are_known_as_a_whole_in_any_order(tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    stated = rng.choice([0.6, 0.8, 0.9, 0.95, 1.0], 2000)
+    rows = Predictions.from_confidence(stated, np.zeros(2000), 1 * (rng.random(2000) > stated))
+    cb.make_calibrator("beta").fit_predictions(rows).save(tmp_path / "beta.safetensors")
+    kept = cb.load(tmp_path / "beta.safetensors")
+    with pytest.raises(cb.InputError, match=r"100\.0 % of the rows that 'beta' was fitted to"):
+        cb.decide(kept, rows.take(rng.permutation(2000)), risk=0.2)
+    others = cb.decide(kept, rows.take(slice(1999)), risk=0.2)
+    assert "can't check whether" in others.notes[0]
+
+
 def test_rounded_rows_that_agree_by_chance_are_not_taken_for_those_of_the_fit() -> None:
     rng = np.random.default_rng(0)
     sets = []

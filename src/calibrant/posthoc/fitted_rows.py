@@ -2,7 +2,9 @@
 
 A promise about new rows is worth nothing on those of the fit. So a fit keeps the smallest hashes of
 its rows, a bottom-k sketch: of other rows, those among the sketch say which share of the fit is in
-them (Broder, "On the resemblance and containment of documents", 1997).
+them (Broder, "On the resemblance and containment of documents", 1997). Rounded numbers, such as
+stated confidences, agree by chance: of these a hash of all rows together is kept, which the same
+rows in any order have, and no others.
 """
 
 from __future__ import annotations
@@ -31,28 +33,47 @@ SHARED, SHARED_OF_ONE_NUMBER = 0.1, 0.9
 
 
 def sketch_of(predictions: Predictions) -> tuple[int, ...]:
-    """Return the smallest hashes of the rows that are known by their numbers, ascending."""
-    hashes, unrounded = _hashes(predictions)
-    hashes = hashes[unrounded]
+    """Return the smallest hashes of the rows that are known by their numbers, ascending.
+
+    Where fewer than FEWEST rows are, the hash of all rows together.
+    """
+    every, unrounded = _hashes(predictions)
+    hashes = every[unrounded]
     if len(hashes) > AMPLE:  # sorting all would take their memory several times over
         hashes.partition(AMPLE)
         hashes = hashes[:AMPLE]
     found, count = np.unique(hashes, return_counts=True)
-    return tuple(found[count == 1][:KEPT].tolist())
+    kept = tuple(found[count == 1][:KEPT].tolist())
+    return kept if len(kept) >= FEWEST else (_together(_sum(every), len(every)),)
 
 
 def share_among(sketch: Sequence[int], rows: Predictions | Iterable[Predictions]) -> float | None:
     """Return which share of the rows behind a sketch is among others, also of many batches.
 
-    None if it can't be told.
+    None if it can't be told: of rounded numbers only whether they are the same rows.
     """
-    if len(sketch) < FEWEST:
+    if not sketch:
         return None
     hashes = np.array(sketch, dtype=np.uint64)
     found = np.zeros(len(hashes), dtype=bool)
+    total, n = np.uint64(0), 0
     for batch in [rows] if isinstance(rows, Predictions) else rows:
-        found |= np.isin(hashes, _hashes(batch)[0])
+        every = _hashes(batch)[0]
+        found |= np.isin(hashes, every)
+        total, n = _sum(np.append(_sum(every), total)), n + batch.n
+    if len(sketch) < FEWEST:
+        return 1.0 if tuple(sketch) == (_together(total, n),) else None
     return float(found.mean())
+
+
+def _sum(hashes: NDArray[np.uint64]) -> np.uint64:
+    """Return the sum of hashes, which doesn't depend on their order, to 64 bits."""
+    return hashes.sum(dtype=np.uint64)
+
+
+def _together(total: np.uint64, n: int) -> int:
+    """Return the hash of n rows whose hashes have a sum."""
+    return int(mixed(np.array([total ^ np.uint64(n)]), seed=2)[0])
 
 
 def were_fitted(share: float, rows: Any) -> bool:

@@ -873,3 +873,14 @@ def test_hours_are_read_from_a_column_or_a_key(run, tmp_path):
     assert "bad.jsonl: line 1: 'at': a time must be seconds since 1970" in ended.err
     run("rows.jsonl", "--time", "at", "--report", "page.html")
     assert "Hour by hour" in (tmp_path / "page.html").read_text()
+
+
+def test_a_folder_stands_for_its_files(run: Run, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    (tmp_path / "parts").mkdir()
+    for i in (10, 2):
+        said = rng.uniform(0.5, 1, 300)
+        np.savez(tmp_path / f"parts/{i}.npz", confidence=said, correct=rng.random(300) < said)
+    whole = run("parts", "--json", "-")
+    assert json.loads(whole.out)["rows"] == 600
+    assert whole.out == run("parts/2.npz", "parts/10.npz", "--json", "-").out

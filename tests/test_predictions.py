@@ -141,7 +141,7 @@ def test_a_bad_row_is_named_across_chunks():
     [
         (
             np.abs(LOGITS),
-            "must sum to 1, but row 0 sums to 3.5; if these are logits, name ",
+            "must sum to 1, but row 0 sums to 3.5; if these are logits, say so: ",
         ),
         (
             LOGITS,

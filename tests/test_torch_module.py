@@ -175,3 +175,9 @@ def test_without_torch_the_message_says_what_to_install(fitted, monkeypatch):
 
 def test_a_module_says_what_it_is(fitted):
     assert "method='temperature', classes=10" in repr(fitted("temperature").to_torch())
+
+
+def test_a_network_in_place_of_a_path_is_told_what_takes_it() -> None:
+    fitted = cb.TemperatureScaling().fit_predictions(cb.load_sample("validation"))
+    with pytest.raises(cb.InputError, match=r"CalibratedModule\(network, calibrator\)"):
+        fitted.to_torch(torch.nn.Identity())

@@ -133,7 +133,7 @@ def test_groups_that_are_not_marked_are_spoken_of():
     wrong = (rng.random(400) >= 0.7).astype(int)
     rows = Predictions.from_confidence(c, np.zeros(400, int), wrong)
     two = " ".join(str(evaluate_by(rows, np.arange(400) % 2, resamples=50)).split())
-    assert two.endswith("No group shows more than noise, at 5 % for all 2 groups together.")
+    assert two.endswith("No group shows more than noise, at 5 % for both groups together.")
     one = " ".join(str(evaluate_by(rows, np.zeros(400), resamples=50)).split())
     assert "1 group by group" in one
     assert one.endswith("No group shows more than noise, at 5 % for one group alone.")
@@ -321,3 +321,9 @@ def test_an_option_says_the_same_in_every_command_unless_it_means_something_else
     # Commands of another distribution may not be here.
     assert several <= set(OTHER_MEANINGS)
     assert set(OTHER_MEANINGS) - several <= {"--methods", "--seeds", "--table", "--data"}
+
+
+def test_arrays_of_logits_are_told_how_to_say_so() -> None:
+    rows = cb.load_sample("test").take(slice(50))
+    with pytest.raises(InputError, match=r"Predictions\.from_logits\(logits, labels\)"):
+        cb.evaluate(rows.logits, rows.labels)

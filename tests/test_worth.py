@@ -70,7 +70,7 @@ def test_a_fit_that_gains_says_how_much_in_two_sentences() -> None:
 def test_honest_confidences_gain_nothing_and_are_called_honest() -> None:
     found = cb.posthoc.cross_validated("temperature", drawn(1500, 1.0), **FEW)
     assert found.state == "no gain"
-    assert "shows no gain beyond noise" in found.headline()
+    assert "shows no gain in NLL beyond noise" in found.headline()
     assert found.advice() == "The confidences can't be told from calibrated ones before the fit."
 
 
@@ -208,7 +208,7 @@ def test_without_a_gain_fit_saves_what_is_preferred(fit: Any) -> None:
     honest = drawn(600, 1.0)
     said, saved = fit(honest, "--method", "svs")
     assert saved.method == "svs"
-    assert "no gain beyond noise" in said.out
+    assert "no gain in NLL beyond noise" in said.out
     assert "saved all the same; --no-gain temperature or --no-gain none" in said.out
     for preferred in ("temperature", "none"):
         said, saved = fit(honest, "--method", "svs", "--no-gain", preferred)

@@ -195,7 +195,7 @@ def _transferred(
         raise InputError("--by COLUMN tells the sets of --transfer apart; add --transfer")
     if options.fit or options.test or output.report or output.table:
         raise InputError(
-            "--transfer takes files, or --by COLUMN of one file or of logs, --methods and --json"
+            "--transfer fits to each FILE itself: leave out --fit, --test, --report and --table"
         )
     if options.by is None:
         sets = _each_read(paths, read)

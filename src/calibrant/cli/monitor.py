@@ -14,7 +14,7 @@ import typer
 from calibrant.cli.help import OUTPUT
 from calibrant.cli.options import ReportOptions, option
 from calibrant.cli.output import check_outputs, emit
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.text import wrap
 from calibrant.files import ReadOptions
 
@@ -151,8 +151,8 @@ def monitor(
         list[str] | None,
         typer.Argument(
             metavar="STREAM...",
-            help="Files of predictions, files of JSON lines (.jsonl), or - for JSON lines on "
-            "standard input.",
+            help="Files of predictions, folders of them, files of JSON lines (.jsonl), or - for "
+            "JSON lines on standard input.",
             show_default=False,
         ),
     ] = None,
@@ -164,7 +164,8 @@ def monitor(
     from calibrant.posthoc.registry import make_calibrator
 
     make_calibrator(output.refit)  # which raises if there is none of that name
-    inputs = [Path(stream) for stream in streams or [] if stream != "-"]
+    streams = _files_of_folders(streams or [])
+    inputs = [Path(stream) for stream in streams if stream != "-"]
     state, key = options.state, read.id or "id"
     outcomes, read = [Path(path) for path in read.outcomes], read.but(outcomes=())
     outputs = [state, output.report, output.metrics_out, output.json]
@@ -202,10 +203,10 @@ def monitor(
     if options.anew and (options.plan is not None or state is None or not state.exists()):
         raise InputError("--anew takes a --state that exists, and no --plan")
     if options.plan is not None:
-        found = _plan(streams or [], reading, settings, options.plan)
+        found = _plan(streams, reading, settings, options.plan)
         emit(str(found), found.as_dict(), output.json)
         return
-    live = options.follow or "-" in (streams or [])
+    live = options.follow or "-" in streams
     waiting = _until_signal(follow=options.follow, live=live, idle=options.idle)
     with only_one(state), waiting as following:
         watched = _begun(state, settings)
@@ -220,7 +221,7 @@ def monitor(
             output.report if live else None,
             output.refit,
         )
-        checkpoints.keep(feed(watched, streams or [], reading, read=read, follow=following))
+        checkpoints.keep(feed(watched, streams, reading, read=read, follow=following))
         for path in outcomes:
             before = watched.rows, watched.waiting.repeated
             checkpoints.keep(feed_outcomes(watched, str(path), key, read))
@@ -275,6 +276,19 @@ def _promise(
         about = "the predicted class" if own is None else f"class {own}"
         raise InputError(f"{path}: is about {about}; leave out --of")
     return promise, by, own, "answer" if own is None else "called"
+
+
+def _files_of_folders(streams: list[str]) -> list[str]:
+    """Return streams with the files of predictions in a folder, in their order, in its place."""
+    from calibrant.scale.shards import located
+
+    found = list[str]()
+    for stream in streams:
+        try:
+            found += located(stream) if Path(stream).is_dir() else [stream]
+        except PredictionsError:  # a folder that is one log
+            found.append(stream)
+    return found
 
 
 def _begun(state: Path | None, settings: dict[str, Any]) -> Monitor:

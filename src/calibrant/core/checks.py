@@ -183,6 +183,13 @@ def check_unmasked(logits: Array, labels: IntArray, source: str) -> None:
         )
 
 
+# What to do with what was taken for probabilities, in memory or in a file.
+AS_LOGITS = (
+    "; if these are logits, say so: Predictions.from_logits(logits, labels) of arrays; in a file "
+    "name the array 'logits', or give --are logits (are=)"
+)
+
+
 def _check_simplex(chunk: Array, source: str, offset: int) -> None:
     xp = namespace(chunk)
     if not bool(xp.all(chunk >= 0)):
@@ -190,8 +197,7 @@ def _check_simplex(chunk: Array, source: str, offset: int) -> None:
         at = row_number(offset + row)
         raise PredictionsError(
             f"{source}: 'probs' must not be negative, but row {at}, column {column} "
-            f"holds {float(chunk[row, column])}; if these are logits, name the array 'logits', or "
-            "say --are logits (are=)"
+            f"holds {float(chunk[row, column])}{AS_LOGITS}"
         )
     wide = xp.astype(chunk, xp.float64)
     # Sums in another order differ in the last bits, and whoever reads rows may have summed so.
@@ -215,7 +221,7 @@ def what_sums_say(row: FloatArray) -> str:
         )
     if abs(total - 100) < 1:
         return "; these look like percent: divide by 100, or say --are percent (are=)"
-    return "; if these are logits, name the array 'logits', or say --are logits (are=)"
+    return AS_LOGITS
 
 
 def as_numbers(values: NDArray[Any], key: str, source: str) -> NDArray[Any]:

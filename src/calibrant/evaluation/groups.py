@@ -503,7 +503,8 @@ def _legend(grouped: GroupedEvaluation, head: Sequence[str]) -> str:
         " Floor 95 %: perfectly calibrated confidences stay below it in 95 % of cases, "
         "one group looked at alone; of many calibrated groups one in 20 exceeds it."
     )
-    together = "one group alone" if count == 1 else f"all {count} groups together"
+    together = {1: "one group alone", 2: "both groups together"}.get(count)
+    together = together or f"all {count} groups together"
     if grouped.least_p > FAMILY_LEVEL:
         few = round(1 / grouped.least_p) - 1
         return f"{text} With {few} resamples no group can be marked; it takes 19 or more."

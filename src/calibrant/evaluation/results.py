@@ -551,7 +551,7 @@ def _text(evaluation: Evaluation) -> str:
         "\n".join(f"{name} left out: {reason}" for name, reason in evaluation.skipped.items()),
         wrap(
             f"In {counted(evaluation.clipped_nll_rows, 'row')} the true class has a probability of "
-            "nearly 0; NLL counts each of them as 87.3."
+            "nearly 0, for which NLL counts 87.3."
         )
         if evaluation.clipped_nll_rows
         else "",

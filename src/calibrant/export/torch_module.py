@@ -228,6 +228,11 @@ def write_program(module: CalibratorModule | DecidedModule, path: StrPath, dtype
     Raises:
         InputError: another extension, dtype, or a folder that doesn't exist.
     """
+    if isinstance(path, torch.nn.Module):
+        raise InputError(
+            "to_torch takes a path; to put a calibrator behind a network, use "
+            "CalibratedModule(network, calibrator)"
+        )
     if Path(path).suffix != ".pt2":
         raise InputError(f"{fspath(path)}: a torch program is saved as .pt2")
     if dtype not in ("float32", "float64"):

@@ -142,7 +142,7 @@ class Inspection:
                 entry.name,
                 "" if entry.shape is None else " x ".join(map(str, entry.shape)),
                 entry.type,
-                "" if entry.range is None else " to ".join(f"{end:.4g}" for end in entry.range),
+                "" if entry.range is None else " to ".join(map(_shown, entry.range)),
                 ", ".join(_shown(value) for value in entry.values),
                 entry.seems,
             ]
@@ -254,7 +254,10 @@ def _seems(values: NDArray[Any]) -> str:
 
 def _shown(value: Any) -> str:
     """Return a value of a table, short."""
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    text = str(value)
+    if isinstance(value, float):
+        whole = value.is_integer() and abs(value) < 1e7
+        text = f"{value:.0f}" if whole else f"{value:.4g}"
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
 
 

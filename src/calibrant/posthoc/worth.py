@@ -66,7 +66,7 @@ CONFIDENCE = MeanMetric(
 State = Literal["gain", "no gain", "loss"]
 WORDS: Mapping[State, str] = {
     "gain": "gains",
-    "no gain": "shows no gain beyond noise",
+    "no gain": "shows no gain in {} beyond noise",
     "loss": "makes it worse",
 }
 
@@ -110,7 +110,7 @@ class CrossValidated(Result):
     def headline(self) -> str:
         """Return the finding in two sentences: the score and the ECE; confidence and accuracy."""
         score, ece = self.before[self.score].metric, self.before["ece"].metric
-        moved = WORDS[self.state]
+        moved = WORDS[self.state].format(score.title)
         first = f"On held-out rows {self.method} {moved}: {self._change(score, self.score)}, "
         first += self._change(ece, "ece")
         if self.after["ece"].at_floor:

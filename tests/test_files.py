@@ -424,6 +424,7 @@ def test_many_unknown_keys_are_cut_short(tmp_path: Path):
     [
         ("missing.npz", "there is no such file"),
         ("missing.csv", "there is no such file"),
+        ("missing", "there is no such file or folder"),
         ("notes.txt", "the extension '.txt' is unknown; expected .npz, .npy, .csv, .parquet"),
         ("notes", "a name without extension is unknown; expected .npz"),
         ("p.pkl", "pickles are refused, because they can run code; .* .safetensors"),

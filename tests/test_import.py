@@ -114,6 +114,14 @@ def test_a_name_of_a_room_is_found_there_and_not_at_the_top():
             getattr(calibrant, name)
 
 
+def test_a_former_name_says_what_it_is_called_now():
+    for name, now in {"evaluate_shards": "evaluate", "MetricSums": "scale.sample_of"}.items():
+        with pytest.raises(AttributeError, match=rf"'{name}'; it is now calibrant\.{now}$"):
+            getattr(calibrant, name)
+    assert hasattr(calibrant, "evaluate")
+    assert hasattr(calibrant.scale, "sample_of")
+
+
 @pytest.mark.parametrize("package", PUBLIC_PACKAGES)
 def test_no_public_name_is_that_of_a_module_beside_it(package):
     """Importing the module would put it in place of what the name stands for."""

@@ -143,6 +143,7 @@ def test_a_change_is_dated_and_its_direction_told():
     assert diagnosis is not None
     assert diagnosis.state == "overconfident"
     assert diagnosis.gap[1] > 0.05
+    assert repr(diagnosis) == f"<Diagnosis: {diagnosis.which_way()}>"
     assert diagnosis.refit is not None
     assert diagnosis.refit.state == "gain"
     assert diagnosis.refit.after["ece"].ends[2] < diagnosis.refit.before["ece"].ends[1]

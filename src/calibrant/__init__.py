@@ -16,4 +16,14 @@ it is first used, so ``import calibrant`` costs next to nothing.
 from calibrant._version import __version__ as __version__
 from calibrant.core.lazy import public_face
 
-__getattr__, __dir__ = public_face(__name__, __file__, ("sklearn", "training"))
+_RENAMED = {
+    "MetricSums": "calibrant.scale.sample_of",
+    "apply_shards": "Calibrator.apply_predictions",
+    "evaluate_shards": "calibrant.evaluate",
+    "evaluate_shards_by": "calibrant.evaluate_by",
+    "evaluate_sums": "calibrant.evaluate, of what calibrant.scale.sample_of returns",
+    "fit_shards": "Calibrator.fit_predictions",
+    "summarise_shard": "calibrant.scale.sample_of",
+}
+
+__getattr__, __dir__ = public_face(__name__, __file__, ("sklearn", "training"), _RENAMED)

@@ -12,22 +12,27 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 
 def public_face(
-    package: str, init_file: str, apart: tuple[str, ...] = ()
+    package: str,
+    init_file: str,
+    apart: tuple[str, ...] = (),
+    renamed: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package.
 
     A name that isn't the package's, but that of a public package within it, is refused with a
-    sentence that says where it is.
+    sentence that says where it is; a former one with what it is called now.
 
     Args:
         package: its name.
         init_file: path of its ``__init__.py``; the stub lies beside it.
         apart: names that need libraries which may not be installed, and that ``import *`` leaves
             out.
+        renamed: former names, each with what took its place.
     """
     stub = Path(init_file).with_suffix(".pyi")
 
@@ -39,6 +44,8 @@ def public_face(
             return sorted(set(homes) - set(apart))
         if name not in homes:
             places = "".join(f"; it is {place}.{name}" for place in _packages_of(name, stub, homes))
+            if name in renamed:
+                places = f"; it is now {renamed[name]}"
             raise AttributeError(f"module '{package}' has no attribute '{name}'{places}")
         module, original = homes[name]
         if module == package:  # a package that is public as a whole

@@ -54,7 +54,7 @@ class Band:
         return self.gap_low > 0 or self.gap_high < 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diagnosis:
     """What the latest rows show.
 
@@ -78,6 +78,9 @@ class Diagnosis:
         """Return the fields as JSON takes them."""
         own = vars(self) | {"bands": [asdict(band) for band in self.bands]}
         return own | {"refit": None if self.refit is None else self.refit.as_dict()}
+
+    def __repr__(self) -> str:
+        return f"<Diagnosis: {self.which_way()}>"
 
     def which_way(self) -> str:
         """Return which way and where, as a clause."""

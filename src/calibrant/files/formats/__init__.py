@@ -21,6 +21,7 @@ Logs of evaluations of language models are known by what they hold, whatever the
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import NamedTuple
 
 from calibrant.core.errors import PredictionsError
@@ -95,6 +96,8 @@ def format_of(where: str, known: tuple[str, ...] = EXTENSIONS) -> Format:
             f"{where}: is packed; unpack it first: {_PACKED[extension]} {shlex.quote(where)}"
         )
     if extension not in known:
+        if known is EXTENSIONS and not extension and not is_url(where) and not Path(where).exists():
+            raise PredictionsError(f"{where}: there is no such file or folder")
         found = f"the extension '{extension}'" if extension else "a name without extension"
         raise PredictionsError(
             f"{where}: {found} is unknown; expected {', '.join(known)}"

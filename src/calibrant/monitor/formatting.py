@@ -227,7 +227,10 @@ class MonitorFindings:
         """Under which condition the promises hold, as a sentence."""
         before = "given all rows before it"
         if self.clusters is not None:
-            before = "given all clusters before its own, however rows of a cluster depend"
+            before = (
+                "given all clusters before its own, however many rows a cluster has and however "
+                "they depend"
+            )
         return (
             f"An alarm is false if each row's probability was within {100 * self.tolerance:g} "
             f"points of its confidence, {before}."

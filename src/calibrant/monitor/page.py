@@ -18,14 +18,15 @@ from calibrant.monitor.windows import Window
 from calibrant.report.charts import (
     Area,
     Place,
+    axes,
     dot,
-    fixed,
     line,
     picture,
     px,
     rect,
     scale,
     text,
+    ticks,
     within,
 )
 from calibrant.report.engine import Cell, PageTable, grouped, render_page, typeset
@@ -159,8 +160,7 @@ def _gap(gap: float, low: float, high: float) -> list[Cell | str]:
 WIDTH, HEIGHT = 860, 322
 AREA = Area(left=52, right=846, top=52, bottom=278)
 MOST_LABELS = 9
-STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-MOST_STEPS = 7
+MOST_STEPS = 5
 
 
 def gap_chart(
@@ -170,7 +170,7 @@ def gap_chart(
     ends = [end for window in windows for end in (window.gap_low, window.gap_high)]
     low, high = min(*ends, -tolerance, 0.0), max(*ends, tolerance, 0.0)
     y = _upright(low, high)
-    out = _frame(windows, low, high, "Confidence less accuracy, points")
+    out = _frame(windows, low, high, "Confidence less accuracy")
     if tolerance:
         top = y(tolerance)
         out += rect("floor", AREA.left, top, AREA.right - AREA.left, y(-tolerance) - top)
@@ -189,7 +189,7 @@ def ece_chart(windows: Sequence[Window], alarm: int | None, since: ChangePoint |
     """Return the ECE of each window with its interval, above what noise alone would give."""
     high = max(max(window.ece_high, window.floor_95) for window in windows)
     y, step = _upright(0.0, high), (AREA.right - AREA.left) / len(windows)
-    out = _frame(windows, 0.0, high, "ECE, percent")
+    out = _frame(windows, 0.0, high, "ECE")
     for i, window in enumerate(windows):
         top = y(window.floor_95)
         out += rect("floor", px(AREA.left + i * step), top, step + 0.2, AREA.bottom - top)
@@ -218,15 +218,9 @@ def _position(windows: Sequence[Window], row: float) -> float:
 
 def _frame(windows: Sequence[Window], low: float, high: float, title: str) -> str:
     y, step = _upright(low, high), (AREA.right - AREA.left) / len(windows)
-    unit = next((s for s in STEPS if (high - low) / s <= MOST_STEPS), STEPS[-1])
     out = text(AREA.left - 44, 12, title, "strong")
-    for k in range(int(np.ceil(low / unit - 1e-9)), int(np.floor(high / unit + 1e-9)) + 1):
-        at = y(k * unit)
-        out += line(AREA.left, at, AREA.right, at, "grid")
-        words = fixed(100 * k * unit, 1 if unit < 0.01 else 0)
-        out += text(AREA.left - 7, at + 4, words, anchor="end")
-    every = -(-len(windows) // MOST_LABELS)
-    for i in range(0, len(windows), every):
+    out += axes(AREA, (y, [], 1), (y, ticks(low, high, MOST_STEPS), 100))
+    for i in range(0, len(windows), -(-len(windows) // MOST_LABELS)):
         at = px(AREA.left + i * step)
         out += line(at, AREA.top, at, AREA.bottom, "grid")
         out += text(at, AREA.bottom + 17, grouped(windows[i].first), anchor="middle")

@@ -258,11 +258,6 @@ class Windows:
             rows, sums = np.append(rows, self.rows), np.vstack([sums, self.sums])
         return list(zip(rows[:-1].tolist(), np.diff(sums, axis=0), strict=True))
 
-    def since(self, row: int) -> FloatArray:
-        """Return the sums of the windows that begin at `row` or later."""
-        parts = [sums for first, sums in self.stretches() if first >= row]
-        return np.sum(parts, axis=0) if parts else np.zeros(WIDTH)
-
 
 HOUR = 3600
 # Two weeks; what is older is forgotten.

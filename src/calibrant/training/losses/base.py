@@ -20,6 +20,7 @@ from calibrant.training.losses.checks import (
     check_range,
     check_soft,
     is_soft,
+    known_ends,
     weights_of_classes,
 )
 
@@ -35,6 +36,7 @@ class Rows:
         features: (M, D) as float32 or float64, or None; zeros where ignored.
         soft: (M, K) probabilities of the label, with `target` the largest; None: it is `target`.
         share: (M,) what a soft row counts by its labels' class weights, or None.
+        whole: whether all rows are known to count.
         index: (M,) positions of the rows in the data set, or None.
         log_probs: (M, K) log softmax, made when it is first asked for.
         weight: (M,) 1 where valid, else 0.
@@ -48,6 +50,7 @@ class Rows:
     index: Tensor | None = None
     soft: Tensor | None = None
     share: Tensor | None = None
+    whole: bool = False
     weight: Tensor = field(init=False)
     count: Tensor = field(init=False)
     # Not by cached properties, which would end torch.compile's graph.
@@ -56,6 +59,10 @@ class Rows:
 
     def __post_init__(self) -> None:
         self._with_gradient = torch.is_grad_enabled()
+        if self.whole:
+            self.weight = self.logits.new_ones(len(self.valid))
+            self.count = self.logits.new_full((), len(self.valid))
+            return
         self.weight = self.valid.to(self.logits.dtype)
         self.count = self.weight.sum()
 
@@ -76,20 +83,26 @@ class Rows:
     def part(self, at: slice) -> Rows:
         """Return some of the rows, without features and positions."""
         soft = None if self.soft is None else self.soft[at]
-        return Rows(self.logits[at], self.target[at], self.valid[at], soft=soft)
+        return Rows(self.logits[at], self.target[at], self.valid[at], soft=soft, whole=self.whole)
 
-    def likelihood(self) -> tuple[Tensor, Tensor]:
-        """Return the (M,) cross-entropy without gradient, and its (M, K) gradient by the logits."""
+    def likelihood(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return cross-entropy without gradient, its gradient, and the gaps to the top logit.
+
+        Returns:
+            (M,) losses, their (M, K) gradient by the logits, (M, K) max z - z_k.
+        """
+        logits, column = self.logits.detach(), self.target[:, None]
+        gaps = logits.amax(1, keepdim=True) - logits
         if self.soft is not None:
             probs = self.log_probs.detach().exp()
             gradient = probs * self.soft.sum(1, keepdim=True) - self.soft
-            return self.cross_entropy.detach().clone(), gradient
-        logits, column = self.logits.detach(), self.target[:, None]
-        gradient = logits.softmax(1)
-        # Of all logarithms of probabilities one is wanted, and that of the top never underflows.
-        down = logits.amax(1, keepdim=True) - logits.gather(1, column)
-        values = (down - gradient.amax(1, keepdim=True).log())[:, 0]
-        return values, gradient.scatter_add_(1, column, -torch.ones_like(down))
+            return self.cross_entropy.detach().clone(), gradient, gaps
+        # torch's softmax takes several times as long where classes are few.
+        gradient = gaps.neg().exp_()
+        total = gradient.sum(1, keepdim=True)
+        values = gaps.gather(1, column).add_(total.log())[:, 0]
+        gradient.div_(total).scatter_add_(1, column, total.new_full((1, 1), -1.0).expand_as(total))
+        return values, gradient, gaps
 
     @property
     def cross_entropy(self) -> Tensor:
@@ -144,16 +157,6 @@ class Recorder(nn.Module):
     def columns(self) -> dict[str, float]:
         """End the epoch and return what the run's history says of it, by column."""
         raise NotImplementedError
-
-
-def known_to_hold(condition: Tensor) -> bool:
-    """Whether a condition holds everywhere, as far as looking is free: on the host."""
-    if condition.device.type != "cpu" or torch.compiler.is_compiling():
-        return False
-    try:
-        return bool(condition.all())
-    except RuntimeError:  # Within vmap there are no values.
-        return False
 
 
 def as_table(values: Tensor) -> Tensor:
@@ -428,9 +431,17 @@ class CalibrationLoss(nn.Module):
         check_batch(logits, target)
         if is_soft(logits, target):
             return self._soft_rows(logits, target, features)
-        flat = target.reshape(-1).long()
-        valid = flat != self.ignore_index
-        classes = flat.masked_fill(~valid, 0)
+        classes, table = target.reshape(-1).long(), as_table(logits)
+        kept = None
+        if features is not None and "features" in self.needs:
+            check_features(features, target)
+            kept = as_table(features.detach())
+        low, high = known_ends(classes) or (-1, 0)
+        if low >= 0 and high < logits.shape[1] and not low <= self.ignore_index <= high:
+            valid = torch.ones_like(classes, dtype=torch.bool)
+            return Rows(table, classes, valid, kept, whole=True)
+        valid = classes != self.ignore_index
+        classes = classes.masked_fill(~valid, 0)
         check_range(
             "the classes in target",
             classes,
@@ -438,13 +449,9 @@ class CalibrationLoss(nn.Module):
             f"rows to leave out must hold ignore_index, which is {self.ignore_index}",
         )
         # Zeros instead of the ignored logits: infinities there would reach the gradient as 0 * inf.
-        table = as_table(logits)
-        if not known_to_hold(valid):
-            table = table.masked_fill(~valid[:, None], 0)
-        kept = None
-        if features is not None and "features" in self.needs:
-            check_features(features, target)
-            kept = as_table(features.detach()).masked_fill(~valid[:, None], 0)
+        table = table.masked_fill(~valid[:, None], 0)
+        if kept is not None:
+            kept = kept.masked_fill(~valid[:, None], 0)
         return Rows(table, classes, valid, kept)
 
     def _soft_rows(self, logits: Tensor, target: Tensor, features: Tensor | None) -> Rows:
@@ -513,11 +520,14 @@ class CalibrationLoss(nn.Module):
                 share = self._weights_of_classes(rows.logits)[rows.target] * rows.weight
             rows.count = share.sum()
             values = values * share
-        values = values.masked_fill(~rows.valid, 0)
+        if not rows.whole:
+            values = values.masked_fill(~rows.valid, 0)
         term = self._batch_term(rows)
         if self.reduction == "none":
             shared = values if term is None else values + term * rows.weight
             return shared.reshape(shape)
+        if rows.whole and self.class_weights is None and self.reduction == "mean":
+            return values.mean() if term is None else values.mean() + term
         total = values.sum() if term is None else values.sum() + term * rows.count
         # No row, or none with a weight, gives 0.
         return (

@@ -98,12 +98,25 @@ def check_soft(soft: Tensor) -> None:
         )
 
 
+def known_ends(values: Tensor) -> tuple[int, int] | None:
+    """Return the least and the largest of whole numbers, or None where looking isn't free.
+
+    On an accelerator it would wait, within torch.compile it would end the graph, and within vmap
+    there are no values.
+    """
+    if values.device.type != "cpu" or torch.compiler.is_compiling() or not values.numel():
+        return None
+    try:
+        low, high = values.aminmax()
+        return int(low), int(high)
+    except RuntimeError:
+        return None
+
+
 def check_range(what: str, values: Tensor, size: int, advice: str) -> None:
     """Check that whole numbers lie in 0 to size - 1, where looking is free: on the host.
 
-    On an accelerator this would wait for it; there the device itself refuses such a number, in
-    words of its own. Within torch.compile a look at values would end the graph, and within vmap
-    there are none.
+    An accelerator refuses such a number itself, in words of its own.
 
     Args:
         what: the values' name and of what they are numbers.
@@ -114,12 +127,10 @@ def check_range(what: str, values: Tensor, size: int, advice: str) -> None:
     Raises:
         InputError: one lies outside.
     """
-    if values.device.type != "cpu" or torch.compiler.is_compiling() or not values.numel():
+    ends = known_ends(values)
+    if ends is None:
         return
-    try:
-        low, high = (int(end) for end in values.aminmax())
-    except RuntimeError:
-        return
+    low, high = ends
     if low < 0 or high >= size:
         wrong = low if low < 0 else high
         raise InputError(f"{what} must lie in 0 to {size - 1}, but one is {wrong}; {advice}")

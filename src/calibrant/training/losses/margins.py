@@ -43,6 +43,8 @@ _LARGEST_EXPONENT = {np.float32: 87.0, np.float64: 708.0}
 _FREE_BITS = (1 << 29) - 1
 # Powers that are taken at once: few calls, and the numbers stay in a processor's cache.
 _AT_ONCE = 3 << 16
+# Logits whose losses are made at once: more, and memory is given back and asked for at each batch.
+_LOGITS_AT_ONCE = 3 << 14
 
 
 def pair_sum(logits: Tensor) -> Tensor:
@@ -76,7 +78,7 @@ def made_at_once(rows: Rows, make: Callable[[Rows], tuple[Tensor, Tensor]]) -> T
         make: gives losses and their gradient by the logits, of any of the rows.
     """
     logits = rows.logits
-    step = max(1, _AT_ONCE // logits.shape[1])
+    step = max(1, _LOGITS_AT_ONCE // logits.shape[1])
     if len(logits) <= step or not on_host(logits):
         return with_gradient(logits, *make(rows))
     values, gradient = logits.new_empty(len(logits)), torch.empty_like(logits)
@@ -104,7 +106,10 @@ class _Given(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor, None, None]:  # pyright: ignore
         logits, gradient = ctx.saved_tensors
-        return cast(Any, _Once).apply(logits, gradient * grad_outputs[0][:, None]), None, None
+        gradient = gradient * grad_outputs[0][:, None]
+        if torch.is_grad_enabled():  # It may be differentiated again.
+            gradient = cast(Any, _Once).apply(logits, gradient)
+        return gradient, None, None
 
 
 class _Once(torch.autograd.Function):
@@ -338,10 +343,9 @@ class MbLS(CalibrationLoss):
     @torch.no_grad()
     def _with_cross_entropy(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return (M,) losses and their (M, K) gradient, in few passes over the classes."""
-        values, gradient = rows.likelihood()
-        logits = rows.logits.detach()
-        weight = self.alpha / (logits.shape[1] if self.class_reduction == "mean" else 1)
-        gaps, below, tops = _from_the_top(logits)
+        values, gradient, gaps = rows.likelihood()
+        weight = self.alpha / (gaps.shape[1] if self.class_reduction == "mean" else 1)
+        below, tops = _below_the_top(gaps)
         excess = gaps.sub_(self.margin).relu_()
         values.add_(excess.sum(1), alpha=weight)
         forces = excess.sign_()  # the same on each class beyond the margin
@@ -399,9 +403,9 @@ class ACLS(CalibrationLoss):
     @torch.no_grad()
     def _with_cross_entropy(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return (M,) losses and their (M, K) gradient, in few passes over the classes."""
-        values, gradient = rows.likelihood()
+        values, gradient, gaps = rows.likelihood()
         logits = rows.logits.detach()
-        gaps, below, tops = _from_the_top(logits)
+        below, tops = _below_the_top(gaps)
         floor = logits.amin(1, keepdim=True) if self.reference == "min" else 0.0
         peak = (logits.amax(1, keepdim=True) - floor - self.margin).relu()
         weight = self.alpha * self.positive
@@ -414,14 +418,13 @@ class ACLS(CalibrationLoss):
         return values, gradient
 
 
-def _from_the_top(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (M, K) distances from the largest logit, 1 for classes below it, (M, 1) how many tie.
+def _below_the_top(gaps: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (M, K) 1 for classes below the largest logit, else 0, and (M, 1) how many tie for it.
 
     By signs, since processors compare, and look for places, many times slower than they subtract.
     """
-    gaps = logits.amax(1, keepdim=True) - logits
     below = gaps.sign()
-    return gaps, below, logits.shape[1] - below.sum(1, keepdim=True)
+    return below, gaps.shape[1] - below.sum(1, keepdim=True)
 
 
 def _add_to_tops(gradient: Tensor, below: Tensor, force: Tensor) -> None:

@@ -16,9 +16,9 @@ from calibrant.comparison.verdict import ComparedMethod, Verdict, decide
 from calibrant.core.errors import InputError
 from calibrant.evaluation.best_set import covariance_of_means, may_be_best, may_have_best_mean
 from calibrant.evaluation.evaluate import evaluate
-from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.evaluation.results import MetricResult
 from calibrant.evaluation.sample import RowSample, losses_of
+from calibrant.evaluation.uncertainty import Gap
 from calibrant.metrics.registry import METRICS
 from calibrant.predictions.predictions import Predictions
 from calibrant.sample import load_sample

@@ -26,8 +26,8 @@ from calibrant.evaluation.formatting import (
     with_unit,
 )
 from calibrant.evaluation.groups import evaluate_by
-from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.evaluation.results import Evaluation, MetricResult
+from calibrant.evaluation.uncertainty import Gap
 from calibrant.metrics.registry import METRICS
 from calibrant.posthoc.registry import title_of
 from calibrant.predictions.predictions import Predictions

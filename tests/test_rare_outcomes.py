@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import calibrant as cb
-from calibrant.evaluation.rare_outcomes import Gap
-from calibrant.evaluation.uncertainty import wilson_interval
+from calibrant.evaluation.uncertainty import Gap, wilson_interval
 from calibrant.metrics.registry import METRICS
 from calibrant.metrics.top_label import TopLabel
 

@@ -18,8 +18,8 @@ import pytest
 
 import calibrant as cb
 from calibrant.core.errors import InputError
-from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.evaluation.results import heading
+from calibrant.evaluation.uncertainty import Gap
 from calibrant.posthoc.registry import title_of
 from calibrant.report.document import comparison_words
 from calibrant.report.series import binned_reliability, risk_coverage

@@ -11,8 +11,7 @@ import pytest
 
 import calibrant as cb
 from calibrant.core.errors import InputError
-from calibrant.evaluation.rare_outcomes import Gap
-from calibrant.evaluation.uncertainty import wilson_interval
+from calibrant.evaluation.uncertainty import Gap, wilson_interval
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.temperature.scaling import margin_temperature
 from calibrant.predictions.scoring import RowScores

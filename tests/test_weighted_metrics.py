@@ -11,8 +11,8 @@ from calibrant.core.errors import InputError
 from calibrant.evaluation.cell_sample import merge
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.groups import evaluate_by
-from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.evaluation.sample_sources import sample_of
+from calibrant.evaluation.uncertainty import Gap
 from calibrant.metrics.binned import BinSums
 from calibrant.metrics.registry import METRICS
 from calibrant.metrics.resampling import Clusters

@@ -24,8 +24,8 @@ from calibrant.core.arrays import IntArray
 from calibrant.core.errors import InputError
 from calibrant.evaluation.bootstrap import Replicates, values_of_resamples
 from calibrant.evaluation.cells import FINE, Cells, CellSums, Grid, NumberCells
-from calibrant.evaluation.rare_outcomes import MeanResidual
 from calibrant.evaluation.sample import RowSample, Sample
+from calibrant.evaluation.uncertainty import MeanResidual
 from calibrant.metrics.metric_types import (
     CurveMetric,
     Facts,

@@ -11,11 +11,10 @@ from calibrant.core.errors import InputError
 from calibrant.core.progress import Watcher, watched
 from calibrant.evaluation.bootstrap import drawn_once
 from calibrant.evaluation.cell_sample import CellSample
-from calibrant.evaluation.rare_outcomes import ENOUGH
 from calibrant.evaluation.results import Evaluation, MetricResult, result_of
 from calibrant.evaluation.sample import Sample
 from calibrant.evaluation.sample_sources import sample_of
-from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, check_drawing
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, ENOUGH, check_drawing
 from calibrant.metrics.metric_types import Measured, Metric, RowsMetric
 from calibrant.metrics.registry import metrics_named
 from calibrant.metrics.resampling import cluster_stretch

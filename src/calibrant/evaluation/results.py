@@ -32,9 +32,8 @@ from calibrant.evaluation.formatting import (
     with_unit,
 )
 from calibrant.evaluation.power import smallest_visible_error
-from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.evaluation.sample import RowSample, Sample
-from calibrant.evaluation.uncertainty import FLOOR_QUANTILE, interval, less_rounding
+from calibrant.evaluation.uncertainty import FLOOR_QUANTILE, Gap, interval, less_rounding
 from calibrant.metrics.metric_types import Measured, Metric
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.scoring import RowScores

@@ -22,8 +22,13 @@ from calibrant.core.errors import PredictionsError
 from calibrant.core.weights import are_counts
 from calibrant.core.weights import mean as mean_of
 from calibrant.evaluation.bootstrap import Replicates, bootstrap, floor
-from calibrant.evaluation.rare_outcomes import Gap, MeanResidual, stretched
-from calibrant.evaluation.uncertainty import MOST_RESAMPLES, default_resamples
+from calibrant.evaluation.uncertainty import (
+    MOST_RESAMPLES,
+    Gap,
+    MeanResidual,
+    default_resamples,
+    stretched,
+)
 from calibrant.metrics.metric_types import (
     Facts,
     MeanMetric,

@@ -10,8 +10,8 @@ import numpy as np
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.formatting import percent
-from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.evaluation.results import State, state_of
+from calibrant.evaluation.uncertainty import Gap
 from calibrant.metrics.binned import equal_mass_cuts
 from calibrant.metrics.resampling import Clusters
 from calibrant.metrics.top_label import TopLabel

@@ -24,8 +24,7 @@ import numpy as np
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.core.errors import PredictionsError
-from calibrant.evaluation.rare_outcomes import ENOUGH, Gap
-from calibrant.evaluation.uncertainty import FLOOR_QUANTILE, interval
+from calibrant.evaluation.uncertainty import ENOUGH, FLOOR_QUANTILE, Gap, interval
 from calibrant.metrics.binned import DEFAULT_BINS, bin_edges, bin_index
 
 # Of a row that is never forgotten.

@@ -508,6 +508,7 @@ def test_a_signal_ends_following_in_good_order(tmp_path):
         ('{"confidence": 0.5, "predicted": 1, "label": 0.5}', "line 3: 'label' must be a whole"),
         ('{"probs": [0.9, 0.9], "label": 0}', "every row of 'probs' must sum to 1"),
         ('{"probs": 0.9, "label": 0}', "line 3: 'probs' must be a list of numbers"),
+        ('{"probs": [], "label": 0}', "line 3: 'probs' must be a list of numbers"),
         ('{"probs": [0.9, 0.1], "label": 2}', "line 3: there is no class 2 among 2"),
         ('{"prob": 0.9, "label": 2}', "line 3: there is no class 2 among 2"),
         ('{"prob": 0.9, "label": -1}', "line 3: 'label' must be a whole number from 0"),

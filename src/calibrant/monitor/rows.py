@@ -286,7 +286,7 @@ class _HeldRows(JsonLinesReader):
         self._held = list(zip(numbers, scores, strict=True))
         for key in LISTS:
             for number, row in self._held:
-                if key in row and not isinstance(row[key], (list, dict)):
+                if key in row and not (isinstance(row[key], (list, dict)) and row[key]):
                     raise PredictionsError(
                         f"{source}: line {number}: '{key}' must be a list of numbers"
                     )

@@ -49,7 +49,7 @@ def nll_by_hand(logits, labels, slopes, offsets, weights=None):
 
 @pytest.mark.parametrize("classes", [2, 3, 8])
 @pytest.mark.parametrize("case", ["plain", "masked", "tied"])
-def test_likelihood_and_gradient_are_those_of_rows_mapped_one_by_one(classes, case) -> None:
+def test_likelihood_and_derivatives_are_those_of_rows_mapped_one_by_one(classes, case) -> None:
     logits, labels = rows_of(60, classes, 1, case == "masked", case == "tied")
     weights = np.random.default_rng(0).uniform(0.5, 2, 60)
     rows = Predictions.from_logits(logits, labels, sample_weight=weights).counted
@@ -58,7 +58,7 @@ def test_likelihood_and_gradient_are_those_of_rows_mapped_one_by_one(classes, ca
     ranked = Ranked.of(rows, rows.summary, beta, ranks)
     slopes = np.linspace(1.5, 0.4, ranks)
     offsets = np.append(np.linspace(1.0, 0.3, ranks - 1), 0.0)
-    value, by_slope, by_offset = ranked.nll(slopes, offsets)
+    value, gradient, curvature = ranked.nll(slopes, offsets)
 
     def by_hand(vector):
         return nll_by_hand(logits, labels, beta * vector[:ranks], vector[ranks:], weights)
@@ -66,7 +66,11 @@ def test_likelihood_and_gradient_are_those_of_rows_mapped_one_by_one(classes, ca
     place = np.concatenate([slopes, offsets])
     assert value == pytest.approx(by_hand(place), rel=1e-10)
     slope = approx_fprime(place, by_hand, 1e-7)
-    np.testing.assert_allclose(np.concatenate([by_slope, by_offset]), slope, atol=2e-6)
+    np.testing.assert_allclose(gradient, slope, atol=2e-6)
+    for k, column in enumerate(curvature.T[:-1]):  # the last offset is always 0
+        step = 1e-5 * np.eye(2 * ranks)[k]
+        ends = (ranked.nll(*np.split(place + sign * step, 2))[1] for sign in (1, -1))
+        np.testing.assert_allclose(column, np.subtract(*ends) / 2e-5, atol=1e-7)
 
 
 def test_the_optimum_is_the_one_that_a_constrained_optimiser_finds() -> None:

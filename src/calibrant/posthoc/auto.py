@@ -36,8 +36,8 @@ from calibrant.posthoc.state import SAMPLE_ROWS, AllParts, learnt
 from calibrant.predictions.predictions import Predictions
 
 DEFAULT_CANDIDATES = (
-    "temperature, probit, top-rest, probit+top-rest, svs+top-rest, probit+svs+top-rest, ridge, "
-    "ridge+top-rest"
+    "temperature, top-rest, svs+top-rest, probit+svs+top-rest, mcct+top-rest, mcct+svs+top-rest, "
+    "smart, ridge, ridge+top-rest"
 )
 # Of one event: which way do its log odds bend, and does a map without a formula do better?
 CANDIDATES_OF_EVENTS = "temperature, platt, beta, quadratic, venn-abers"

@@ -202,6 +202,7 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
         )
     prefixes = tuple(f"{name}/" for name in described)
     own = {name: array for name, array in state.items() if not name.startswith(prefixes)}
+    own = method.older_state() | own
     if set(own) != set(method.state_names()):
         raise CalibratorFileError(
             f"{source}: a '{method.method}' calibrator holds {', '.join(method.state_names())}, "

@@ -271,6 +271,11 @@ class Estimator(ABC):
         apart = {field.name for field in fields(Estimator)} | {*cls.part_names}
         return tuple(f.name for f in fields(cls) if not f.init and f.name not in apart)
 
+    @classmethod
+    def older_state(cls) -> dict[str, NDArray[Any]]:
+        """Return what files of earlier versions don't hold, as they meant it."""
+        return {}
+
     def state(self) -> dict[str, NDArray[Any]]:
         """Return what was learnt, as arrays by name."""
         return {name: np.asarray(getattr(self, name)) for name in self.state_names()}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
+
+import numpy as np
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.threads import one_blas_thread
@@ -36,3 +38,56 @@ def minimize(
             bounds=bounds,
             options=options,
         )
+
+
+# Where the decrement promises so little more, in the units of the objective, a fit ends; and the
+# decrease that a step has to bring, as a share of what its slope promises.
+SMALL_DECREMENT, SUFFICIENT = 1e-12, 1e-4
+
+
+class Minimum(NamedTuple):
+    """Outcome of `newton_within`: where, how low, after how many steps, and whether it is flat."""
+
+    place: FloatArray
+    value: float
+    steps: int
+    converged: bool
+
+
+def newton_within(
+    at: Callable[[FloatArray], tuple[float, FloatArray, FloatArray]],
+    start: FloatArray,
+    low: FloatArray,
+    high: FloatArray,
+    most_steps: int,
+) -> Minimum:
+    """Minimise a strictly convex function of few parameters within limits, by Newton's method.
+
+    Each step minimises the quadratic model within the lower limits, which is a least-squares
+    problem with parameters of at least 0, and is halved until it brings enough.
+
+    Args:
+        at: of (d,) parameters, a number, its (d,) gradient and its (d, d) curvature.
+        start: (d,) within the limits; low: (d,) limits; high: (d,) limits, infinite for none.
+        most_steps: bound on the steps.
+    """
+    from scipy.optimize import nnls
+
+    place = start
+    value, gradient, bend = at(place)
+    for steps in range(most_steps):
+        root = np.linalg.cholesky(bend)
+        aim = root.T @ (place - low) - np.linalg.solve(root, gradient)
+        there: FloatArray = np.asarray(cast(Any, nnls)(root.T, aim)[0])
+        step = np.minimum(there + low, high) - place
+        slope, size = float(gradient @ step), 1.0
+        if slope > -SMALL_DECREMENT:
+            return Minimum(place, value, steps, True)
+        found = at(place + step)
+        while found[0] > value + SUFFICIENT * size * slope and size > 1e-8:
+            size /= 2
+            found = at(place + size * step)
+        if size <= 1e-8:  # rounding
+            return Minimum(place, value, steps, slope > -1e-9)
+        place, (value, gradient, bend) = place + size * step, found
+    return Minimum(place, value, most_steps, False)

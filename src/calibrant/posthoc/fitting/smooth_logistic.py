@@ -18,6 +18,10 @@ from calibrant.core.weights import quantiles, times
 
 DEGREE = 3
 MAX_STEPS, TOLERANCE = 50, 1e-9
+# Of a mean of fits: where the decrement is as small, the step is taken without a look at the rows.
+# It leaves some 1e-3 nats of all rows together, and many of the fits differ by less. Of few rows,
+# by which the curvature differs more along a step, it must be smaller: so much for each of them.
+NEAR_ENOUGH, OF_EACH_ROW = 3e-2, 1e-5
 # Penalties in units of one row's likelihood.
 PENALTY_GRID = 10.0 ** np.arange(-2.0, 6.0)
 # A fit whose evidence is so many nats below the best weighs nothing.
@@ -154,8 +158,20 @@ class Penalty(NamedTuple):
         return strengths[0] * self.rough + strengths[1] * self.plain
 
 
+class _Place(NamedTuple):
+    """Coefficients, and what the rows say there: the log loss with its two derivatives."""
+
+    weights: FloatArray
+    loss: float
+    gradient: FloatArray
+    hessian: FloatArray
+
+
 class LogisticFit(NamedTuple):
-    """Optimum of the penalised log loss, its Laplace posterior and evidence."""
+    """Optimum of the penalised log loss, its Laplace posterior and evidence.
+
+    `place` is where the optimum lies and what the rows say there, for a fit that begins at it.
+    """
 
     weights: FloatArray
     covariance: FloatArray
@@ -164,6 +180,30 @@ class LogisticFit(NamedTuple):
     steps: int
     converged: bool
     strengths: tuple[float, float]
+    place: _Place
+
+
+class _Rows(NamedTuple):
+    """What `fit_logistic` is given of the rows."""
+
+    columns: FloatArray
+    offset: FloatArray
+    correct: FloatArray
+    weights: FloatArray | None = None
+
+    def losses(self, eta: FloatArray) -> float:
+        """Return the summed log loss at (N,) log odds."""
+        sign = 1.0 - 2.0 * self.correct
+        return float(times(np.logaddexp(0.0, sign * eta), self.weights).sum())
+
+    def at(self, weights: FloatArray, eta: FloatArray, loss: float) -> _Place:
+        """Return what the rows say of coefficients, given their log odds and loss."""
+        probability = sigmoid(eta)
+        gradient = self.columns.T @ times(probability - self.correct, self.weights)
+        bend = times(probability * (1 - probability), self.weights)
+        # The product of a matrix with itself takes half the time of one of two matrices.
+        bent = self.columns * np.sqrt(bend)[:, None]
+        return _Place(weights, loss, gradient, bent.T @ bent)
 
 
 def fit_logistic(
@@ -172,8 +212,9 @@ def fit_logistic(
     correct: FloatArray,
     penalty: Penalty,
     strengths: tuple[float, float],
-    start: FloatArray | None = None,
+    start: _Place | None = None,
     weights_of_rows: FloatArray | None = None,
+    tolerance: float = TOLERANCE,
 ) -> LogisticFit:
     """Minimise sum_i log loss + w' (l_1 S_1 + l_2 S_2) w / 2 by Newton with step halving.
 
@@ -183,51 +224,46 @@ def fit_logistic(
         correct: (N,) zeros and ones.
         penalty: S_1 and S_2.
         strengths: l_1 and l_2, positive.
-        start: (d,) where to begin; zero, if not given.
+        start: where a fit of these rows with other strengths ended; zero, if not given.
         weights_of_rows: (N,) how much each row counts; None where all count alike.
+        tolerance: twice how far above its minimum, in nats, the objective is before the last step.
     """
-    precision = penalty.at(strengths)
-    sign = 1.0 - 2.0 * correct
-
-    def losses(w: FloatArray) -> tuple[float, float, FloatArray]:
-        eta = offset + columns @ w
-        plain = float(times(np.logaddexp(0.0, sign * eta), weights_of_rows).sum())
-        return plain + 0.5 * float(w @ precision @ w), plain, eta
-
-    weights = np.zeros(columns.shape[1]) if start is None else start
-    value, plain, eta = losses(weights)
-    hessian, steps, converged = precision, 0, False
+    rows, precision = _Rows(columns, offset, correct, weights_of_rows), penalty.at(strengths)
+    if start is None:
+        start = rows.at(np.zeros(columns.shape[1]), offset, rows.losses(offset))
+    place, steps, converged = start, 0, False
+    weights: FloatArray
     while True:
-        probability = sigmoid(eta)
-        gap = times(probability - correct, weights_of_rows)
-        gradient = columns.T @ gap + precision @ weights
-        bend = times(probability * (1 - probability), weights_of_rows)
-        # The product of a matrix with itself takes half the time of one of two matrices.
-        bent = columns * np.sqrt(bend)[:, None]
-        hessian = bent.T @ bent + precision
+        weights = place.weights
+        pull = precision @ place.weights
+        value = place.loss + 0.5 * float(place.weights @ pull)
+        gradient, hessian = place.gradient + pull, place.hessian + precision
         if steps == MAX_STEPS:
             break
-        direction = np.linalg.solve(hessian, -gradient)
+        direction: FloatArray = np.linalg.solve(hessian, -gradient).astype(np.float64)
         decrement, size = float(-gradient @ direction), 1.0
-        if decrement < TOLERANCE:
+        if decrement < tolerance:
             converged = True
+            weights, value = place.weights + direction, value - decrement / 2
             break
         steps += 1
         while size > 1e-8:
-            trial = losses(weights + size * direction)
-            if trial[0] <= value - 1e-4 * size * decrement:
+            trial: FloatArray = place.weights + size * direction
+            eta = offset + columns @ trial
+            loss = rows.losses(eta)
+            if loss + 0.5 * float(trial @ precision @ trial) <= value - 1e-4 * size * decrement:
                 break
             size /= 2
         else:
             converged = decrement < 1e-6  # rounding
             break
-        weights = weights + size * direction
-        value, plain, eta = trial
+        place = rows.at(trial, eta, loss)
     log_evidence = -value + 0.5 * (
         float(np.linalg.slogdet(precision)[1]) - float(np.linalg.slogdet(hessian)[1])
     )
     covariance = np.linalg.inv(hessian).astype(np.float64)
-    return LogisticFit(weights, covariance, plain, log_evidence, steps, converged, strengths)
+    loss = value - 0.5 * float(weights @ precision @ weights)
+    return LogisticFit(weights, covariance, loss, log_evidence, steps, converged, strengths, place)
 
 
 def fit_by_evidence(
@@ -251,7 +287,9 @@ def fit_by_evidence(
     place = len(grid) // 2, len(grid) // 2
     strengths = float(grid[place[0]]), float(grid[place[1]])
     rows = columns, offset, correct
-    best = seen[place] = fit_logistic(*rows, penalty, strengths, weights_of_rows=weights_of_rows)
+    near_enough = min(NEAR_ENOUGH, OF_EACH_ROW * len(offset))
+    others = None, weights_of_rows, near_enough
+    best = seen[place] = fit_logistic(*rows, penalty, strengths, *others)
     while True:
         waiting = [p for p in seen if p not in left]
         if not waiting:
@@ -265,8 +303,8 @@ def fit_by_evidence(
             if near in seen or min(near) < 0 or max(near) >= len(grid):
                 continue
             strengths = float(grid[near[0]]), float(grid[near[1]])
-            start = seen[place].weights
-            fit = fit_logistic(*rows, penalty, strengths, start, weights_of_rows)
+            start = seen[place].place
+            fit = fit_logistic(*rows, penalty, strengths, start, weights_of_rows, near_enough)
             seen[near] = fit
             best = max(best, fit, key=lambda f: f.log_evidence)
     return _mixture(list(seen.values()), best, *rows, weights_of_rows)

@@ -20,6 +20,7 @@ from calibrant.posthoc.array_ops import as_type, softmax_of_gaps, softmax_of_own
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.linear.likelihood import (
     INPUTS,
+    InputChoice,
     Inputs,
     LinearLikelihood,
     linear_inputs,
@@ -113,7 +114,7 @@ class PenalisedMap(LinearMap):
 
     ridge: float = argument(1.0, above=0)
     max_iterations: int = argument(500, at_least=1)
-    inputs: Inputs = argument("log-probabilities", choices=INPUTS)
+    inputs: InputChoice = argument("log-probabilities", choices=INPUTS)
 
     beta_: float = learnt(above=0)
     change_: FloatArray = learnt("K")
@@ -122,7 +123,7 @@ class PenalisedMap(LinearMap):
     @property
     def x_is(self) -> Inputs:
         """What `inputs` says."""
-        return self.inputs
+        return "centred" if self.inputs == "centred" else "log-probabilities"
 
     @property
     def weight_(self) -> FloatArray:
@@ -144,7 +145,7 @@ class PenalisedMap(LinearMap):
             predictions.labels,
             predictions.temperature.beta,
             square=square,
-            inputs=self.inputs,
+            inputs=self.x_is,
             weights=predictions.weights,
         )
 

@@ -13,7 +13,7 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray, pick, row_chunks, to_numpy
 from calibrant.core.errors import ConvergenceWarning, warn_caller
 from calibrant.core.fit_report import FitReport
-from calibrant.core.weights import mean, times, total
+from calibrant.core.weights import mean, total
 from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import (
     as_type,
@@ -24,13 +24,10 @@ from calibrant.posthoc.array_ops import (
 )
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.facts import Facts
-from calibrant.posthoc.fitting.minimizing import minimize
+from calibrant.posthoc.fitting.minimizing import newton_within
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import DENSE_CLASSES, RowSummary
-
-# Where the objective counts as flat, as a slope and as a relative change.
-SMALL_SLOPE, FLAT = 1e-8, 1e-14
 
 
 @dataclass(eq=False)
@@ -51,7 +48,7 @@ class RankScaling(Calibrator):
     Args:
         ranks: R; all classes if they, or those that a row leaves unmasked, are fewer.
         ridge: strength of the pull towards temperature scaling, in units of one row's likelihood.
-        max_iterations: bound on L-BFGS steps.
+        max_iterations: bound on Newton steps.
 
     Attributes:
         beta_: 1 / T. steps_: (R,) what a_r T grows by from rank r + 1 to r, of the R-th a_R T.
@@ -74,7 +71,7 @@ class RankScaling(Calibrator):
     facts: ClassVar[Facts | None] = Facts(
         "rank-wise scaling",
         "a linear map for each rank",
-        "hundreds of passes over N x R numbers",
+        "tens of passes over N x R numbers",
         "errors of single classes, whatever their rank; confidence that is off at some margins",
     )
     keeps_prediction: ClassVar[bool] = True
@@ -100,31 +97,28 @@ class RankScaling(Calibrator):
             rows = rows.tabulated(base.beta)
         ranks = min(self.ranks, int(rows.unmasked.max()))
         ranked = Ranked.of(predictions, rows, base.beta, ranks)
-        start = np.zeros(2 * ranks - 1)
-        start[ranks - 1] = 1.0
-        bounds: list[tuple[float, float | None]] = [(0.0, None)] * len(start)
-        low, high = (end / base.beta for end in rows.curve.span)
-        bounds[ranks - 1] = max(0.0, low), high
+        place = np.zeros(2 * ranks - 1)
+        place[ranks - 1] = 1.0
+        low, high = np.zeros(len(place)), np.full(len(place), np.inf)
+        low[ranks - 1], high[ranks - 1] = (end / base.beta for end in rows.curve.span)
         pull = self.ridge / total(rows.n, rows.weights)
 
-        def loss(vector: FloatArray) -> tuple[float, FloatArray]:
-            slopes, offsets = _of_ranks(vector, ranks)
-            value, by_slope, by_offset = ranked.nll(slopes, offsets)
-            value += pull * float(((slopes - 1) ** 2).sum() + (offsets**2).sum())
-            by_slope = by_slope + 2 * pull * (slopes - 1)
-            by_offset = (by_offset + 2 * pull * offsets)[:-1]
-            return value, np.concatenate([np.cumsum(by_slope), np.cumsum(by_offset)])
+        def at(place: FloatArray) -> tuple[float, FloatArray, FloatArray]:
+            slopes, offsets = _of_ranks(place, ranks)
+            value, gradient, bend = ranked.nll(slopes, offsets)
+            away = np.concatenate([slopes - 1, offsets])
+            gradient = (gradient + 2 * pull * away) @ grown
+            bend = grown.T @ (bend + 2 * pull * np.eye(2 * ranks)) @ grown
+            return value + pull * float(away @ away), gradient, bend
 
-        found = minimize(
-            loss, start, bounds=bounds, maxiter=self.max_iterations, gtol=SMALL_SLOPE, ftol=FLAT
-        )
-        if not found.success:
-            warn_caller(ConvergenceWarning(f"'{self.method}' stopped after {found.nit} steps"))
-        self.beta_, self.steps_, self.lifts_ = base.beta, found.x[:ranks], found.x[ranks:]
+        grown = _growth(ranks)
+        found = newton_within(at, place, low, high, self.max_iterations)
+        if not found.converged:
+            warn_caller(ConvergenceWarning(f"'{self.method}' stopped after {found.steps} steps"))
+        self.beta_ = base.beta
+        self.steps_, self.lifts_ = found.place[:ranks], found.place[ranks:]
         notes = base.report(rows.n).notes
-        return FitReport(
-            rows.n, "penalised nll", float(found.fun), int(found.nit), bool(found.success), notes
-        )
+        return FitReport(rows.n, "penalised nll", found.value, found.steps, found.converged, notes)
 
     def map_arrays(self) -> dict[str, NDArray[Any]]:
         """Return steps in the caller's units, and lifts."""
@@ -156,10 +150,18 @@ def _last_known(xp: Any, values: Array, masks: bool) -> Array:
     return xp.min(known, axis=1, keepdims=True)
 
 
+def _growth(ranks: int) -> FloatArray:
+    """Return the (2 R, 2 R - 1) derivatives of slopes and offsets by what they grow by."""
+    above = np.triu(np.ones((ranks, ranks)))
+    found = np.zeros((2 * ranks, 2 * ranks - 1))
+    found[:ranks, :ranks], found[ranks:, ranks:] = above, above[:, :-1]
+    return found
+
+
 def _of_ranks(vector: FloatArray, ranks: int) -> tuple[FloatArray, FloatArray]:
     """Return (R,) slopes and offsets of what they grow by from each rank to the next higher."""
-    offsets = np.append(vector[ranks:], 0.0)
-    return np.cumsum(vector[:ranks][::-1])[::-1], np.cumsum(offsets[::-1])[::-1]
+    both = _growth(ranks) @ vector
+    return both[:ranks], both[ranks:]
 
 
 class Ranked(NamedTuple):
@@ -207,37 +209,51 @@ class Ranked(NamedTuple):
         )
 
     def nll(self, slopes: FloatArray, offsets: FloatArray) -> tuple[float, FloatArray, FloatArray]:
-        """Return the mean NLL of (R,) slopes and offsets, and its gradients by both."""
-        weights, ranks = self.rows.weights, len(slopes)
+        """Return the mean NLL of (R,) slopes and offsets, its (2 R,) gradient and its curvature."""
+        rows, ranks = self.rows, len(slopes)
         scores = slopes[self.rank] * self.gaps + offsets[self.rank]
         most = scores[:, :1]
         shares = np.exp(scores - most) * self.known
-        beyond, moved = self._beyond(float(slopes[-1]), most[:, 0])
-        whole = shares.sum(axis=1) + beyond
+        beyond = self._beyond(float(slopes[-1]), most[:, 0])
+        whole = shares.sum(axis=1) + beyond[0]
         own = slopes[self.own_rank] * self.own_gap + offsets[self.own_rank]
-        value = mean(np.log(whole) + most[:, 0] - own, weights)
-        share = times(1 / whole, weights)
-        shares *= share[:, None]
-        by_offset = np.bincount(self.rank.ravel(), shares.ravel(), ranks)
-        by_slope = np.bincount(self.rank.ravel(), (shares * self.gaps).ravel(), ranks)
-        by_slope[-1] += share @ moved
-        by_offset[-1] += share @ beyond
-        counted = np.ones(self.rows.n) if weights is None else weights
-        by_offset -= np.bincount(self.own_rank, counted, ranks)
-        by_slope -= np.bincount(self.own_rank, counted * self.own_gap, ranks)
-        every = total(self.rows.n, weights)
-        return value, by_slope / every, by_offset / every
+        value = mean(np.log(whole) + most[:, 0] - own, rows.weights)
+        shares /= whole[:, None]
+        # Moments of a rank's gaps in each row: tied classes share one, and the last has the others.
+        place = (self.rank + ranks * np.arange(rows.n)[:, None]).ravel()
+        moments = np.empty((3, rows.n, ranks))
+        for power, rest in enumerate(beyond):
+            found = np.bincount(place, (shares * self.gaps**power).ravel(), rows.n * ranks)
+            moments[power] = found.reshape(rows.n, ranks)
+            moments[power, :, -1] += rest / whole
+        counted = np.ones(rows.n) if rows.weights is None else rows.weights
+        first = np.concatenate([moments[1], moments[0]], axis=1)
+        gradient = counted @ first
+        gradient[:ranks] -= np.bincount(self.own_rank, counted * self.own_gap, ranks)
+        gradient[ranks:] -= np.bincount(self.own_rank, counted, ranks)
+        squares, crossed, alone = (np.diag(counted @ moments[power]) for power in (2, 1, 0))
+        bend = np.block([[squares, crossed], [crossed, alone]])
+        bent = first * np.sqrt(counted)[:, None]
+        every = total(rows.n, rows.weights)
+        return value, gradient / every, (bend - bent.T @ bent) / every
 
-    def _beyond(self, slope: float, most: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return what classes beyond the R-th weigh at this slope, and that times their gaps.
+    def _beyond(self, slope: float, most: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return what classes beyond the R-th weigh at this slope, and that times gaps and squares.
 
-        Both (N,), over exp(`most`): the confidence curve, of all classes, less the R largest.
+        All (N,), over exp(`most`): the confidence curve, of all classes, less the R largest.
         """
         if self.gaps.shape[1] >= self.rows.unmasked.max():
-            return np.zeros(self.rows.n), np.zeros(self.rows.n)
+            none = np.zeros(self.rows.n)
+            return none, none, none
         point, first = self.rows.curve.evaluate(self.beta * slope), self.gaps[:, :1]
-        every, top = np.exp(point.value), np.exp(slope * (self.gaps - first)) * self.known
+        below = self.gaps - first
+        every, top = np.exp(point.value), np.exp(slope * below) * self.known
         weight = np.maximum(every - top.sum(axis=1), 0.0)
-        spread = self.beta * point.slope * every - (top * (self.gaps - first)).sum(axis=1)
-        scale = np.exp(slope * first[:, 0] - most)
-        return weight * scale, np.minimum(spread + weight * first[:, 0], 0.0) * scale
+        spread = self.beta * point.slope * every - (top * below).sum(axis=1)
+        square = self.beta**2 * (point.curvature + point.slope**2) * every
+        square = np.maximum(square - (top * below**2).sum(axis=1), 0.0)
+        most_gap = first[:, 0]
+        scale = np.exp(slope * most_gap - most)
+        moved = np.minimum(spread + weight * most_gap, 0.0)
+        squares = np.maximum(square + most_gap * (2 * spread + weight * most_gap), 0.0)
+        return weight * scale, moved * scale, squares * scale

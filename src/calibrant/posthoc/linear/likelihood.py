@@ -46,6 +46,8 @@ from calibrant.posthoc.array_ops import (
 
 Inputs = Literal["log-probabilities", "centred"]
 INPUTS: tuple[Inputs, ...] = ("log-probabilities", "centred")
+# Or whichever gives rows held out more likelihood.
+InputChoice = Literal["likelier", "log-probabilities", "centred"]
 
 
 def linear_inputs(xp: Any, logits: Array, inputs: str, beta: Array | float, masks: bool) -> Array:

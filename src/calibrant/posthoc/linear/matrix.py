@@ -12,7 +12,7 @@ free but for a pull as strong as one row, without which separable rows would hav
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -35,7 +35,7 @@ from calibrant.posthoc.fitting.cross_validation import (
     fold_numbers,
 )
 from calibrant.posthoc.linear.base import LinearMap, PenalisedMap, refuse_many_classes
-from calibrant.posthoc.linear.likelihood import INPUTS, Inputs, LinearLikelihood
+from calibrant.posthoc.linear.likelihood import INPUTS, InputChoice, Inputs, LinearLikelihood
 from calibrant.posthoc.linear.optimum import LinearFit, fit_linear
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
@@ -67,13 +67,20 @@ class Regularisation(Protocol):
 
 
 class Pull(NamedTuple):
-    """One strength for every parameter, in units of one row's likelihood."""
+    """How hard entries off the diagonal are pulled, in units of one row's likelihood.
+
+    The K entries on it, and those of b, are pulled K - 1 times less each: all of them together as
+    hard as the K (K - 1) others.
+    """
 
     pull: float
 
     def penalties(self, rows: float, classes: int) -> FloatArray:
         """Return the (K^2 + K,) penalties of D, in rows, and of b."""
-        return np.full(classes**2 + classes, self.pull / rows)
+        of_class = self.pull / max(classes - 1, 1) / rows
+        matrix = np.full((classes, classes), self.pull / rows)
+        np.fill_diagonal(matrix, of_class)
+        return np.concatenate([matrix.ravel(), np.full(classes, of_class)])
 
 
 class Strengths(NamedTuple):
@@ -90,6 +97,8 @@ class Strengths(NamedTuple):
 
 
 Chosen = TypeVar("Chosen", bound=Regularisation)
+# The (K^2 + K,) penalties of D, in rows, and of b, for a number of rows and one of classes.
+Penalties = Callable[[float, int], FloatArray]
 
 
 class _Path:
@@ -100,7 +109,7 @@ class _Path:
         self._parts: dict[int, tuple[LinearLikelihood, LinearLikelihood]] = {}
         self.fits: dict[int, LinearFit] = {}
 
-    def losses(self, strengths: Regularisation, folds: Sequence[int]) -> FloatArray:
+    def losses(self, penalties: Penalties, folds: Sequence[int]) -> FloatArray:
         """Return the (N,) losses that rows of `folds` have while held out, elsewhere infinite."""
         found = np.full(len(self._fold), np.inf)
         for part in folds:
@@ -110,7 +119,7 @@ class _Path:
             seen, unseen = self._parts[part]
             self.fits[part] = fit_linear(
                 seen,
-                strengths.penalties(seen.total, int(seen.logits.shape[1])),
+                penalties(seen.total, int(seen.logits.shape[1])),
                 self._most,
                 start=self.fits.get(part),
                 tolerance=PATH_TOLERANCE,
@@ -146,15 +155,13 @@ def cross_validate(
     folds = np.unique(fold).tolist()
     if len(folds) < 2:
         return path[0], None, np.full(len(fold), np.inf)
-    counts = np.cumsum([(fold == part).sum() for part in folds])
-    enough = ENOUGH_BEFORE_A_CONTEST if contest else ENOUGH_HELD_OUT
-    chosen_by = folds[: int(np.searchsorted(counts, enough)) + 1]
+    chosen_by = _some_folds(fold, ENOUGH_BEFORE_A_CONTEST if contest else ENOUGH_HELD_OUT)
     fits, known = _Path(rows, fold, max_iterations), np.isin(fold, chosen_by)
     weights = None if rows.weights is None else rows.weights[known]
     tried: dict[int, tuple[FloatArray, LinearFit]] = {}
 
     def mean_at(place: int) -> float:
-        losses = fits.losses(path[place], chosen_by)
+        losses = fits.losses(path[place].penalties, chosen_by)
         tried[place] = losses, _middle([fits.fits[part] for part in chosen_by])
         return average(losses[known], weights)
 
@@ -174,7 +181,7 @@ def cross_validate(
     if contest:
         return path[best], start, losses
     others = [part for part in folds if part not in chosen_by]
-    losses = np.where(known, losses, fits.losses(path[best], others))
+    losses = np.where(known, losses, fits.losses(path[best].penalties, others))
     return path[best], start, losses
 
 
@@ -185,6 +192,47 @@ def _middle(fits: Sequence[LinearFit]) -> LinearFit:
 
 
 FOLDS = 5
+
+
+def likelier_inputs(
+    predictions: Predictions,
+    penalties: Penalties,
+    max_iterations: int,
+) -> Inputs:
+    """Return the inputs of a matrix with the lower NLL on held-out rows, "centred" if they tie.
+
+    Args:
+        predictions: logits and labels; as many of five folds are held out as hold
+            `ENOUGH_HELD_OUT` rows.
+        penalties: of D and b, given a number of rows and of classes.
+        max_iterations: bound on the steps of each fit.
+    """
+    base, clusters = predictions.temperature, predictions.clusters
+    if isinstance(base.warning, BoundaryWarning) or predictions.n < 2:
+        return "centred"
+    fold = fold_numbers(predictions.summary, min(FOLDS, predictions.n), seed=0, clusters=clusters)
+    chosen_by = _some_folds(fold, ENOUGH_HELD_OUT)
+    known = np.isin(fold, chosen_by)
+    weights = None if predictions.weights is None else predictions.weights[known]
+    means = dict[Inputs, float]()
+    for inputs in ("centred", "log-probabilities"):
+        rows = LinearLikelihood(
+            to_numpy(predictions.scores),
+            predictions.labels,
+            base.beta,
+            square=True,
+            inputs=inputs,
+            weights=predictions.weights,
+        )
+        losses = _Path(rows, fold, max_iterations).losses(penalties, chosen_by)
+        means[inputs] = average(losses[known], weights)
+    return min(means, key=lambda inputs: means[inputs])
+
+
+def _some_folds(fold: IntArray, enough: int) -> list[int]:
+    """Return the first folds that hold so many rows together, or all."""
+    folds, counts = np.unique(fold, return_counts=True)
+    return folds[: int(np.searchsorted(np.cumsum(counts), enough)) + 1].tolist()
 
 
 def chosen_strengths(
@@ -406,22 +454,22 @@ class DirichletCalibration(_RegularisedMatrix):
 
 @dataclass(eq=False)
 class RidgeMatrixScaling(PenalisedMap):
-    """softmax((I + D) z / T + b) of centred logits z, every entry of D and b pulled to 0 alike.
+    """softmax((I + D) z / T + b) of centred logits z, by likelihood with one chosen ridge.
 
     T is the temperature of greatest likelihood, so the ridge is on the distance to temperature
-    scaling, diagonal and all:
+    scaling. With v the diagonal of D and M the rest,
 
-        mean NLL + ridge / N (|D|^2 + |b|^2),
+        mean NLL + ridge / N (|M|^2 + (|v|^2 + |b|^2) / (K - 1)),
 
-    strictly convex; K^2 + K + 1 parameters. The predicted class may change. `MatrixScaling` leaves
-    the diagonal free, which costs where rows are few for so many classes, and
-    `StructuredMatrixScaling` pulls harder the more classes there are, beyond a hundred of them so
-    hard that it is `svs`.
+    strictly convex; K^2 + K + 1 parameters. The predicted class may change. These are the penalties
+    of `StructuredMatrixScaling`, in proportion; their strength is chosen by rows held out, where
+    that method's is fixed, for a hundred classes so high that it is `svs`. `MatrixScaling` leaves
+    the diagonal free, which costs where rows are few for so many classes.
 
     Args:
-        ridge: the pull on each entry, in units of one row's likelihood. 0 chooses it by
-            cross-validated likelihood among 1e6, which is as good as infinite, and 1e4 down to 1 by
-            half decades.
+        ridge: the pull on each entry off the diagonal, in units of one row's likelihood. 0 chooses
+            it by cross-validated likelihood among 1e6, which is as good as infinite, and 1e4 down
+            to 1 by half decades.
         max_iterations: bound on Newton steps of each fit.
         inputs: what z are: ``"centred"`` logits over T, or ``"log-probabilities"``.
         guard: where the pull is chosen, take temperature scaling unless the map gains on it by more
@@ -455,7 +503,7 @@ class RidgeMatrixScaling(PenalisedMap):
     )
 
     ridge: float = argument(0.0, at_least=0)
-    inputs: Inputs = argument("centred", choices=INPUTS)
+    inputs: InputChoice = argument("centred", choices=INPUTS)
     guard: bool = argument(True)
     most_classes: int = argument(200, at_least=2)
 
@@ -493,7 +541,7 @@ class RidgeMatrixScaling(PenalisedMap):
         found: list[tuple[float, float, Inputs, FloatArray]] = []
         every: dict[Inputs, LinearLikelihood] = {
             inputs: replace(self, inputs=inputs)._likelihood(predictions, square=True)
-            for inputs in (self.inputs, *INPUTS)
+            for inputs in INPUTS
         }
         weights = predictions.weights
         for inputs, rows in every.items():
@@ -501,11 +549,11 @@ class RidgeMatrixScaling(PenalisedMap):
             known = np.isfinite(losses)
             loss = average(losses[known], None if weights is None else weights[known])
             found.append((loss, pull, inputs, losses))
-            path = [each for each in path if each.pull == pull]  # the same suits the others
+            path = [each for each in path if each.pull == pull]  # the same suits the other
         _, pull, inputs, losses = min(found, key=lambda each: each[0])
         known = np.isfinite(losses)
         none = np.zeros((classes, classes)), np.zeros(classes)
-        single = every[self.inputs].losses(*none)
+        single = every[self.x_is].losses(*none)
         worth = Worth(
             None if weights is None else weights[known],
             None if clusters is None else clusters[known],

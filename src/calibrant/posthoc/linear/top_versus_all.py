@@ -102,7 +102,7 @@ class TopVersusAll(PenalisedMap):
             rows.predicted,
             base.beta,
             square=False,
-            inputs=self.inputs,
+            inputs=self.x_is,
             weights=predictions.weights,
             correct=rows.correct.astype(np.float64),
         )

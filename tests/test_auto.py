@@ -811,3 +811,12 @@ def test_a_confused_network_of_many_classes_is_given_a_whole_matrix():
     assert sum(weight for name, weight in auto.averaged_.items() if "ridge" in name) > 0.9
     # The ridge was chosen once, by all rows, and is what the step is fitted with.
     assert auto.steps_["ridge"].ridge == auto.steps_["ridge"].ridge_ > 0
+
+
+def test_labels_with_noise_are_given_a_slope_for_each_rank():
+    rng = np.random.default_rng(0)
+    true = rng.integers(8, size=1500)
+    logits = 2 * (np.eye(8)[true] * 4 + rng.normal(size=(1500, 8)))
+    labels = np.where(rng.random(1500) < 0.2, rng.integers(8, size=1500), true)
+    averaged = AutoCalibrator().fit(logits, labels).averaged_
+    assert sum(weight for name, weight in averaged.items() if "mcct" in name) > 0.9

@@ -23,6 +23,7 @@ from calibrant.posthoc.linear.vector import (
     StructuredMatrixScaling,
     StructuredVectorScaling,
 )
+from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.predictions.predictions import Predictions
@@ -218,3 +219,21 @@ def test_too_many_classes_for_a_matrix_are_refused():
 def test_number_of_parameters(overconfident):
     assert StructuredVectorScaling().fit(*overconfident).n_parameters == 11
     assert StructuredMatrixScaling().fit(*overconfident).n_parameters == 31
+
+
+@pytest.mark.parametrize("inputs", ["log-probabilities", "centred"])
+def test_sms_takes_the_inputs_that_held_out_rows_speak_for(inputs, tmp_path):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(scale=2.0, size=(600, 5))
+    scores = inputs_of(inputs, logits, 1.0) * (1 + np.array([0.0, 0.0, 0.0, 0.6, -0.6]))
+    labels = (scores + rng.gumbel(size=scores.shape)).argmax(axis=1)
+    chosen = StructuredMatrixScaling().fit(logits, labels)
+    assert chosen.x_is == inputs
+    probs = chosen.predict_proba(logits)
+    named = StructuredMatrixScaling(inputs=inputs).fit(logits, labels)
+    np.testing.assert_array_equal(named.predict_proba(logits), probs)
+    settled = StructuredMatrixScaling().settled(Predictions.from_logits(logits, labels))
+    assert settled.inputs == inputs
+    chosen.save(tmp_path / "sms.safetensors")
+    loaded = load(tmp_path / "sms.safetensors")
+    np.testing.assert_array_equal(loaded.predict_proba(logits), probs)

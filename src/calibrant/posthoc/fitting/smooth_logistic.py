@@ -230,9 +230,9 @@ def fit_logistic(
     """
     rows, precision = _Rows(columns, offset, correct, weights_of_rows), penalty.at(strengths)
     if start is None:
-        start = rows.at(np.zeros(columns.shape[1]), offset, rows.losses(offset))
+        nothing: FloatArray = np.zeros(int(columns.shape[1]))
+        start = rows.at(nothing, offset, rows.losses(offset))
     place, steps, converged = start, 0, False
-    weights: FloatArray
     while True:
         weights = place.weights
         pull = precision @ place.weights

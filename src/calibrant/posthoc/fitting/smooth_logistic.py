@@ -206,6 +206,7 @@ class _Rows(NamedTuple):
         return _Place(weights, loss, gradient, bent.T @ bent)
 
 
+# Parameters: rows and weights of a regression, its penalty, where to begin and when to end.
 def fit_logistic(
     columns: FloatArray,
     offset: FloatArray,

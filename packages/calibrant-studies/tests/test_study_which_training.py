@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,28 @@ def test_what_was_kept_of_six_seeds_is_paired_where_both_have_them(tmp_path: Pat
     mean = float(np.mean(apart))
     text = f"{mean:+.4f} ({mean - reach:+.4f} to {mean + reach:+.4f})*"
     assert rows["label smoothing"][4] == text
+
+
+def test_cost_is_that_of_the_seeds_in_which_both_are_known(tmp_path: Path) -> None:
+    record = json.loads((ROOT / "docs/results/which-training.json").read_text())
+    names = ["temperature", "label-smoothing-temperature"]
+    for kept in record["kept"]:
+        at, seed = kept["at"], kept["seed"]
+        if at["network"] == "resnet20" and at["method"] in names:
+            # The second seed's is unknown, as of a run that went on after it was broken off.
+            unknown = at["method"] == "temperature" and seed == 1
+            times = {0: 2.0, 1: 100.0, 2: 4.0} if at["method"] == names[1] else {0: 1.0, 2: 3.0}
+            kept["result"]["processor"] = None if unknown else times[seed]
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    result = studies.run(
+        "which-training",
+        data=str(tmp_path / "record.json"),
+        only={"network": ["resnet20"], "method": names},
+        out=tmp_path / "out",
+        engine=ONE,
+    )
+    rows = {row[1]: row for row in in_one_table(result)}
+    assert rows["label smoothing + T"][-1] == "1.5"  # (2 + 4) / (1 + 3)
 
 
 def test_members_have_the_seeds_that_calibrant_train_gives_them() -> None:

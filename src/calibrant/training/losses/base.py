@@ -514,7 +514,8 @@ class CalibrationLoss(nn.Module):
         return None
 
     def _reduce(self, rows: Rows, values: Tensor, shape: torch.Size) -> Tensor:
-        if self.class_weights is not None:
+        weighted = self.class_weights is not None
+        if weighted:
             share = rows.share
             if share is None:
                 share = self._weights_of_classes(rows.logits)[rows.target] * rows.weight
@@ -526,7 +527,7 @@ class CalibrationLoss(nn.Module):
         if self.reduction == "none":
             shared = values if term is None else values + term * rows.weight
             return shared.reshape(shape)
-        if rows.whole and self.class_weights is None and self.reduction == "mean":
+        if rows.whole and not weighted and self.reduction == "mean":
             return values.mean() if term is None else values.mean() + term
         total = values.sum() if term is None else values.sum() + term * rows.count
         # No row, or none with a weight, gives 0.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from math import isnan, nan
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -200,7 +199,8 @@ class TrainingsBeside(Training):
             f"L{other[1:]}: paired differences, same seeds and test images, with 95 % "
             "intervals; * where the interval leaves out 0; undecided with fewer than "
             f"{FEWEST_SEEDS} seeds. Cost: seconds of the processor for training the network, over "
-            "those there; blank where they aren't known, or a second stage came on top."
+            "those there, of seeds in which both are known; blank where none is, or a second stage "
+            "came on top."
         )
         return [("In one table", Table(head, rows, notes=notes, labels=len(study.rows)))]
 
@@ -214,11 +214,12 @@ class TrainingsBeside(Training):
             cells.append(measure.show(float(np.mean(values))) if both else "")
             same = not both or results[0] == results[1]
             cells.append("" if same else _apart(measure, results, name))
-        seconds = [float(result.get("processor") or nan) for of in results for result in of]
         if any(ran.cell.settings.get("second_stage") for ran in ours.values()):
             return [*cells, ""]
-        ratio = sum(seconds[: len(both)]) / sum(seconds[len(both) :]) if both else nan
-        return [*cells, "" if isnan(ratio) else f"{ratio:.1f}"]
+        seconds = [[float(result.get("processor") or 0) for result in of] for of in results]
+        known = [pair for pair in zip(*seconds, strict=True) if all(pair)]
+        own, other = (sum(part) for part in zip(*known, strict=True)) if known else (0.0, 0.0)
+        return [*cells, f"{own / other:.1f}" if known else ""]
 
 
 def _apart(measure: Measure, results: Sequence[Sequence[Any]], name: str) -> str:

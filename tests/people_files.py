@@ -6,8 +6,11 @@ compares with `TRUTH`.
 
 from __future__ import annotations
 
+import csv
+import gzip
 import json
 import shlex
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -1085,6 +1088,244 @@ def predicted_numbers_and_true_names(d: Path) -> Path:
     return table(d / "a.csv", **own, correct=RIGHT * 1)
 
 
+# --- as pandas, torch and people write them, further ones
+
+
+def cells(path: Path, sep: str = ",", **columns: Any) -> Path:
+    """Write columns of any cells, quoted where they must be."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, delimiter=sep)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+    return path
+
+
+@case()
+def lists_in_cells(d: Path) -> Path:
+    return cells(d / "a.csv", label=LABELS, probs=[str(p) for p in PROBS.tolist()])
+
+
+@case()
+def lists_in_cells_of_other_names(d: Path) -> Path:
+    own = {"text": ["a, b"] * ROWS, "target": LABELS, "outputs": [str(z) for z in LOGITS.tolist()]}
+    return cells(d / "a.csv", **own)
+
+
+@case()
+def long_arrays_of_numpy_in_cells(d: Path) -> Path:
+    # In several lines each.
+    wide = np.concatenate([PROBS, np.zeros((ROWS, 15))], axis=1)
+    return cells(d / "a.csv", label=LABELS, probs=[str(p) for p in wide])
+
+
+@case()
+def tensors_in_cells(d: Path) -> Path:
+    return cells(d / "a.csv", ";", label=LABELS, logits=[f"tensor({z})" for z in LOGITS.tolist()])
+
+
+@case()
+def classes_within_names_of_columns(d: Path) -> Path:
+    own = {f"class_{k}_prob": PROBS[:, k] for k in range(K)}
+    return table(d / "a.csv", label=LABELS, **own)
+
+
+@case()
+def numbers_in_brackets(d: Path) -> Path:
+    return table(d / "a.csv", label=LABELS, **{f"probs[{k}]": PROBS[:, k] for k in range(K)})
+
+
+@case()
+def numbers_with_gaps_as_classes(d: Path) -> Path:
+    ids = [3, 7, 11, 20, 42]
+    return table(d / "a.csv", label=np.array(ids)[LABELS], **by("prob_", PROBS, ids))
+
+
+@case()
+def numbers_with_gaps_beside_arrays(d: Path) -> Path:
+    ids = np.array([3, 7, 11, 20, 42])
+    return npz(d / "a.npz", probs=PROBS, labels=ids[LABELS], classes=ids)
+
+
+@case()
+def one_hot_columns_of_other_names(d: Path) -> Path:
+    hot = np.eye(K, dtype=int)[LABELS]
+    return table(d / "a.csv", **by("y_true_", hot), **by("y_pred_", PROBS))
+
+
+@case()
+def numbers_and_names_of_labels(d: Path) -> Path:
+    own = by("prob_", PROBS, NAMES)
+    return table(d / "a.csv", label=LABELS, true_label=WORDS[LABELS], **own)
+
+
+@case()
+def names_in_bytes(d: Path) -> Path:
+    return npz(d / "a.npz", probs=PROBS, labels=WORDS[LABELS].astype("S"), classes=WORDS)
+
+
+@case(atol=1e-3)
+def four_significant_digits(d: Path) -> Path:
+    own = {f"prob_{k}": [f"{p:.3e}" for p in PROBS[:, k]] for k in range(K)}
+    return table(d / "a.csv", label=LABELS, **own)
+
+
+@case(atol=1e-3)
+def half_precision_in_text(d: Path) -> Path:
+    return table(d / "a.csv", label=LABELS, **by("prob_", PROBS.astype(np.float16).astype(float)))
+
+
+@case(atol=4e-2)
+def brain_floats_in_float32(d: Path) -> Path:
+    held = torch.from_numpy(PROBS).bfloat16().float().numpy()
+    return npz(d / "a.npz", probs=held, labels=LABELS)
+
+
+@case("top")
+def confidences_predictions_labels(d: Path) -> Path:
+    return npz(d / "a.npz", confidences=TOP, predictions=SAID, labels=LABELS)
+
+
+@case("top")
+def percent_signs_in_json(d: Path) -> Path:
+    rows = zip(TOP.tolist(), RIGHT.tolist(), strict=True)
+    return lines(d / "a.jsonl", [{"confidence": f"{100 * c:.9f}%", "correct": r} for c, r in rows])
+
+
+@case("event")
+def thresholded_beside_the_probability(d: Path) -> Path:
+    # Read as a confidence in what is predicted it would be wrong.
+    said = (CHANCE > 0.5) * 1
+    return table(d / "a.csv", y_true=EVENT, y_pred=said, y_prob=CHANCE)
+
+
+@case("event")
+def probability_of_class_0(d: Path) -> Path:
+    return table(d / "a.csv", prob_0=1 - CHANCE, label=EVENT)
+
+
+@case("event")
+def columns_named_after_outcomes(d: Path) -> Path:
+    return table(d / "a.csv", prob_neg=1 - CHANCE, prob_pos=CHANCE, label=EVENT)
+
+
+@case("event", atol=6e-3)
+def event_in_whole_percent(d: Path) -> Path:
+    return table(d / "a.csv", probability=np.rint(100 * CHANCE).astype(int), outcome=EVENT)
+
+
+@case("event")
+def score_beside_an_amount(d: Path) -> Path:
+    own = {"amount": RNG.gamma(2, 50, ROWS), "fraud_score": CHANCE, "is_fraud": EVENT}
+    return table(d / "a.csv", **own)
+
+
+@case("event")
+def risk_and_its_group(d: Path) -> Path:
+    group = np.where(CHANCE > 0.5, "high", "low")
+    return table(d / "a.csv", patient=np.arange(ROWS), risk=CHANCE, risk_group=group, died=EVENT)
+
+
+@case()
+def packed_table(d: Path) -> Path:
+    path = table(d / "a.csv", y_true=LABELS, **by("p_", PROBS))
+    (d / "a.csv.gz").write_bytes(gzip.compress(path.read_bytes()))
+    return d / "a.csv.gz"
+
+
+@case()
+def packed_under_the_name_of_a_table(d: Path) -> Path:
+    path = table(d / "a.csv", label=LABELS, **by("prob_", PROBS))
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    return path
+
+
+@case()
+def parquet_under_the_name_of_a_table(d: Path) -> Path:
+    pq.write_table(pa.table({"label": LABELS, **by("prob_", PROBS)}), d / "a.csv")
+    return d / "a.csv"
+
+
+@case()
+def table_of_an_older_windows(d: Path) -> Path:
+    path = table(d / "a.csv", label=LABELS, **by("prob_", PROBS), note=["Käse"] * ROWS)
+    path.write_bytes(path.read_text("utf-8").encode("cp1252"))
+    return path
+
+
+@case()
+def pipes_between_columns(d: Path) -> Path:
+    return table(d / "a.csv", "|", label=LABELS, **by("prob_", PROBS))
+
+
+@case()
+def comments_above_the_header(d: Path) -> Path:
+    path = table(d / "a.csv", label=LABELS, **by("prob_", PROBS))
+    path.write_text("# model: a, b, c\n# 2026-01-01\n" + path.read_text())
+    return path
+
+
+@case()
+def json_split_by_pandas(d: Path) -> Path:
+    rows = [[int(y), *p] for y, p in zip(LABELS, PROBS.tolist(), strict=True)]
+    names = ["label", *by("prob_", PROBS)]
+    (d / "a.json").write_text(json.dumps({"columns": names, "index": [*range(ROWS)], "data": rows}))
+    return d / "a.json"
+
+
+@case()
+def json_by_row(d: Path) -> Path:
+    rows = enumerate(zip(PROBS.tolist(), LABELS.tolist(), strict=True))
+    (d / "a.json").write_text(
+        json.dumps({f"img{i}": {"probs": p, "label": y} for i, (p, y) in rows})
+    )
+    return d / "a.json"
+
+
+@case()
+def json_of_numbers_in_quotes(d: Path) -> Path:
+    rows = zip(PROBS.tolist(), LABELS.tolist(), strict=True)
+    return lines(d / "a.jsonl", [{"probs": [*map(str, p)], "label": str(y)} for p, y in rows])
+
+
+@case()
+def torch_labels_first(d: Path) -> Path:
+    torch.save((torch.from_numpy(LABELS), torch.from_numpy(LOGITS)), d / "a.pt")
+    return d / "a.pt"
+
+
+@case()
+def torch_with_lists_and_settings(d: Path) -> Path:
+    own = {"out": torch.from_numpy(LOGITS), "y": LABELS.tolist(), "class_names": NAMES, "epoch": 3}
+    torch.save(own, d / "a.pt")
+    return d / "a.pt"
+
+
+@case(readable=False)
+def sigmoids_called_logits(d: Path) -> Path:
+    return npz(d / "a.npz", logits=1 / (1 + np.exp(-LOGITS)), labels=LABELS)
+
+
+@case(readable=False)
+def distances(d: Path) -> Path:
+    return npz(d / "a.npz", distances=LOGITS.max(axis=1, keepdims=True) - LOGITS + 0.1, y=LABELS)
+
+
+@case(readable=False)
+def logarithms_to_the_base_10(d: Path) -> Path:
+    return npz(d / "a.npz", log10_probs=np.log10(PROBS), labels=LABELS)
+
+
+@case(readable=False)
+def thousandths(d: Path) -> Path:
+    return table(d / "a.csv", label=LABELS, **by("prob_", 1000 * PROBS))
+
+
+@case(readable=False)
+def binary_under_the_name_of_a_table(d: Path) -> Path:
+    (d / "a.csv").write_bytes(b"PK\3\4\0\xff\0nothing")
+    return d / "a.csv"
+
+
 # --- how a file is read, and what comes of it
 
 
@@ -1164,6 +1405,11 @@ def tried(name: str, folder: Path) -> tuple[str, Outcome]:
         header = shlex.split(first.line[1:].partition(";")[0])[1]
         path.write_text(f"{header}\n{path.read_text()}")
         again = read(path, about)
+    elif " | " in first.line:  # the same file unpacked
+        typed, _, line = first.line.partition(" | ")
+        held = path.with_name("unpacked")
+        held.write_bytes(subprocess.run(shlex.split(typed), check=True, capture_output=True).stdout)
+        again = read(held, about, options_of(line))
     else:
         again = read(path, about, options_of(first.line))
     return ("line" if again.how == "right" else f"line {again.how}"), first

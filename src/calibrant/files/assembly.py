@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,9 +28,10 @@ from calibrant.files.options import ReadOptions
 from calibrant.files.schema import ONE_SCORE, TOP_ONLY, WEIGHT, ColumnMap
 from calibrant.predictions.binary import labels_of_columns
 from calibrant.predictions.grids import unnamed
-from calibrant.predictions.names import are_words, of_one_hot
-from calibrant.predictions.plausibility import FEW, decimals_of
+from calibrant.predictions.names import LISTED, are_words, of_one_hot
+from calibrant.predictions.plausibility import FEW
 from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rounding import lost_in_sums
 
 CLUSTER = "cluster"
 DIGITS = re.compile(r"[0-9]{1,18}")
@@ -154,6 +155,9 @@ class Assembler:
                 sample_weight=weight,
             )
         if map.kind == "tokens":
+            if labels is not None and scores.ndim == 2 and (labels == options.ignore_index).any():
+                # A row a prediction, some of them to leave out.
+                scores, labels = scores[:, None], labels.reshape(-1, 1)
             return Predictions.from_tokens(
                 scores,
                 labels,
@@ -223,8 +227,7 @@ class Assembler:
     def _summing(self, scores: Any) -> Any:
         """Return probabilities of which rows that rounding made not sum to 1 are divided by it.
 
-        Rounding moves each of K numbers by half a unit of its last decimal at most, and a sum by K
-        halves. A row that is off by more is left for the checks to name.
+        A row that is off by more than rounding explains is left for the checks to name.
         """
         plain = self.map.form == "probs" and not self.map.grid
         if not plain or scores.ndim != 2 or scores.dtype.kind != "f" or scores.dtype.itemsize < 4:
@@ -236,11 +239,10 @@ class Assembler:
         if self._rounded is None:
             first = self._undone(self._first())
             # Of few rows a single decimal may be chance.
-            decimals = decimals_of(first, least=1 if len(first) >= FEW else 2)
-            self._rounded = decimals is not None
-            if decimals is not None:
-                allowed = 1.0001 * scores.shape[1] * 0.5 * 10.0**-decimals
-                self.tolerance = max(self.tolerance, min(allowed, MOST_LOST))
+            lost = lost_in_sums(first, least=1 if len(first) >= FEW else 2)
+            self._rounded = lost is not None
+            if lost is not None:
+                self.tolerance = max(self.tolerance, min(1.0001 * lost, MOST_LOST))
         moved = (off > ROW_SUM_TOLERANCE["float64"]) & (off <= self.tolerance)
         if moved.any():
             scores = np.array(scores)
@@ -268,6 +270,17 @@ class Assembler:
             return values
         seen = self._seen.setdefault(role, {})
         if not are_words(values):
+            told = self.options.classes
+            if self._numbers_name(told) and values.dtype.kind in "iuf":
+                places = {float(name): place for place, name in enumerate(told)}
+                found, at = np.unique(values, return_inverse=True)
+                odd = [value for value in found.tolist() if value not in places]
+                if odd:
+                    raise PredictionsError(
+                        f"{self.where}: '{map.fields[role][0]}' holds {odd[0]}, which is none of "
+                        f"the classes {', '.join(told[:LISTED])} in --classes (classes=)"
+                    )
+                return np.array([places[value] for value in found.tolist()], dtype=np.int64)[at]
             if not map.numbered and not map.binary:
                 raise PredictionsError(
                     f"{self.where}: the labels are numbers, but the columns of scores are named "
@@ -290,6 +303,11 @@ class Assembler:
         if "number" not in seen or map.binary:
             return values
         return self._from_zero(role, values.astype(np.int64))
+
+    def _numbers_name(self, told: Sequence[str]) -> bool:
+        """Return whether classes that were told bear numbers other than their places."""
+        numbers = all(DIGITS.fullmatch(name) for name in told)
+        return numbers and tuple(told) != tuple(map(str, range(len(told)))) and bool(told)
 
     def _check_exact(self, labels: Any, predicted: Any) -> None:
         """Raise `PredictionsError` for a row that is right only because floats round its labels."""

@@ -87,6 +87,10 @@ class UnpackedError(PredictionsError):
     """The numbers of a file take too much memory, above all far more than the file."""
 
 
+class NotUtf8Error(PredictionsError):
+    """A file of text isn't in UTF-8."""
+
+
 def check_bounded(size: int, packed: float, what: str, source: str, way: str = "") -> None:
     """Raise `UnpackedError` if an array takes more memory than a file should, or than there is.
 
@@ -140,8 +144,12 @@ def readable(what: str, source: str) -> Generator[None]:
         raise
     except UnicodeDecodeError as failure:
         ending = PurePath(source).suffix
+        if b"\0" in failure.object:
+            raise NotUtf8Error(
+                f"{source}: can't read {what}: it is no text, but binary"
+            ) from failure
         command = f"iconv -f WINDOWS-1252 -t UTF-8 {shlex.quote(source)} > utf8{ending}"
-        raise PredictionsError(
+        raise NotUtf8Error(
             f"{source}: can't read {what}: it is no UTF-8 text ({failure.reason}); save it as UTF-8"
             + f", of an older Windows by {command}" * bool(ending)  # not a folder
         ) from failure

@@ -6,14 +6,12 @@ where that line was tried.
 
 from __future__ import annotations
 
-import csv
 import re
 import shlex
 from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
-from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,25 +22,38 @@ from calibrant.core.errors import PredictionsError
 from calibrant.files.assembly import NO, YES
 from calibrant.files.formats import FORMATS, format_of, open_rows
 from calibrant.files.formats.base import OF_THE_NETWORK, RowReader
-from calibrant.files.formats.text import HeaderlessError
-from calibrant.files.opening import extension_of, is_folder
+from calibrant.files.opening import extension_of, is_folder, open_binary
 from calibrant.files.options import FormatName, ReadFields, ReadOptions, ScoresAre
-from calibrant.files.schema import CORRECT, LABELS, PREDICTED
-from calibrant.predictions.plausibility import decimals_of
+from calibrant.files.schema import CORRECT, LABELS, PREDICTED, ends_of
+from calibrant.predictions.rounding import lost_in_sums
 
 # Rows that are looked at.
 ROWS = 2000
 # Formats of text, which a file of any name may have.
 OF_TEXT: tuple[FormatName, ...] = ("csv", "tsv", "jsonl", "json")
+# How files of formats begin, whatever their names; a .pt file is a zip archive as .npz is.
+MARKS: dict[FormatName, bytes] = {
+    "parquet": b"PAR1", "arrow": b"ARROW1", "npy": b"\x93NUMPY", "hdf5": b"\x89HDF", "npz": b"PK\3",
+    "pt": b"PK\3",
+}  # fmt: skip
 # What people call columns, in the order of how sure the name is.
 TRUE = re.compile(
-    r"(true|truth|gt|gts|gold|target|targets|label|labels|y|y_?true|y_?test|answer|outcome|obs|"
-    r"observed|actual|reference|ground_truth)"
+    r"(true|truth|gts?|gold|targets?|labels?|y|y_?true|y_?test|answer|outcome|obs|observed|actual|"
+    r"reference|ground_?truth|(true|actual|gt|gold|target)_?(labels?|class|id|idx|y)|"
+    r"label_?(id|idx|true|index)|given_labels?|(val|test)_(labels?|targets?|y))"
 )
 SAID = re.compile(
-    r"\.?(pred|prediction|predicted|pred_?(label|class)|y_?(hat|pred)|said|guess|response)"
+    r"\.?(preds?|predictions?|predicted|pred(icted|iction)?_?(labels?|class(es)?|id|idx|y)|"
+    r"y_?(hat|pred)|said|guess|response|argmax|top_?1)"
 )
-RIGHT = re.compile(r"(correct|is_correct|right|is_right|hit|accurate|acc)")
+RIGHT = re.compile(r"((is_?)?(correct|right|hit|accurate)|hits|acc|accs|accuracies|corrects?)")
+# One number a row that is a probability or a confidence.
+CHANCE = re.compile(
+    r"(.*[_ ])?(p|pd|probs?|proba|probability|scores?|confs?|confidences?|risk|chance|likelihood)"
+    r"([_ ].*)?"
+)
+# Words for the two outcomes of an event, as columns bear them.
+OUTCOMES = (("neg", "pos"), ("negative", "positive"), ("no", "yes"), ("false", "true"))
 SCORES = re.compile(
     r"(y_)?(out|outputs?|logits?|scores?|preds?|predictions?|probs?|proba|predict_proba|softmax|"
     r"probabilities)"
@@ -62,6 +73,9 @@ class Seen:
         single: numbers, one a row.
         whole: what labels may be: whole numbers, truth values and text.
         hot: rows of zeros with a single 1.
+        several: rows of zeros and ones.
+        deep: shapes of arrays of three dimensions or more; whole_rows: rows of whole numbers.
+        sparse: columns that are numbered with gaps, their numbers and their names.
         names: texts of which there aren't as many as rows.
         numbers: columns of numbers, also those that belong to a wide one.
     """
@@ -72,6 +86,12 @@ class Seen:
     single: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
     whole: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
     hot: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
+    several: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
+    deep: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    whole_rows: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
+    sparse: list[tuple[tuple[str, ...], tuple[str, ...]]] = field(
+        default_factory=list[tuple[tuple[str, ...], tuple[str, ...]]]
+    )
     names: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     numbers: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
 
@@ -85,7 +105,7 @@ def proposals(where: str, options: ReadOptions) -> Iterator[list[ReadOptions]]:
     """
     ways = _formats(where, options)
     if options.are is None:  # numbers may bear the sign of percent
-        ways += [each.but(are="percent") for each in ways if _is_csv(where, each)]
+        ways += [each.but(are="percent") for each in ways if _is_text(where, each)]
     for each in ways:
         if each.but(are=options.are) != options:
             yield [each]
@@ -97,7 +117,10 @@ def proposals(where: str, options: ReadOptions) -> Iterator[list[ReadOptions]]:
         # Whatever is wrong with the file was said before.
         except Exception:
             continue
-        yield [each.but(labelled=True).but(**own) for own in more]
+        found = [each.but(labelled=True).but(**own) for own in more]
+        yield found
+        # Pixels of no class.
+        yield [way.but(ignore_index=255) for way in found if way.kind == "tokens"]
     with suppress(Exception):
         yield [options.but(**own) for own in _single_arrays(where, options)]
 
@@ -106,30 +129,16 @@ def _formats(where: str, options: ReadOptions) -> list[ReadOptions]:
     """Return the options with each format that a file of this name may have."""
     if options.format is not None or is_folder(where):
         return [options]
+    with suppress(Exception), open_binary(where) as file:
+        first = file.read(8)
+        found: list[FormatName] = [name for name, mark in MARKS.items() if first.startswith(mark)]
+        if found and not any(extension_of(where) in FORMATS[name].extensions for name in found):
+            return [options.but(format=name) for name in found]
     try:
         format_of(where)
     except PredictionsError:
         return [options.but(format=name) for name in OF_TEXT if name in FORMATS]
     return [options]
-
-
-def below_a_header(error: HeaderlessError) -> str | None:
-    """Return the command that puts names above columns that have none, where these are clear."""
-    with suppress(Exception):
-        with open(error.where, encoding="utf-8-sig", newline="") as file:
-            cells = list(islice(csv.reader(file, delimiter=error.separator), ROWS))
-        values = np.array([[float(c.replace(",", ".")) for c in row] for row in cells if row])
-        classes = values.shape[1] - 1
-        ends = [k for k in (0, classes) if set(values[:, k].tolist()) <= {*range(classes)}]
-        are = kind_of_rows(np.delete(values, ends, axis=1))
-        stem = {"probs": "prob", "logits": "logit"}.get(str(are))
-        if len(ends) == 1 and classes > 1 and stem:
-            names = [f"{stem}_{k}" for k in range(classes)]
-            names.insert(ends[0], "label")
-            above = shlex.quote(error.separator.join(names))
-            rest = "calibrant measure - --format csv"
-            return f"(echo {above}; cat {shlex.quote(error.where)}) | {rest}"
-    return None
 
 
 def command(where: str, options: ReadOptions, verb: str = "measure") -> str:
@@ -146,43 +155,58 @@ def command(where: str, options: ReadOptions, verb: str = "measure") -> str:
 def seen_of(file: RowReader) -> Seen:
     """Return what the first rows of an open file hold."""
     names = [name for name in dict.fromkeys(file.names()) if name not in OF_THE_NETWORK]
-    shapes = {name: file.shape(name) for name in names}
-    rows = max((shape[0] for shape in shapes.values() if shape), default=0)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name in names:
+        with suppress(PredictionsError):  # it is no array
+            shapes[name] = file.shape(name)
+    rows = max((size for shape in shapes.values() for size in shape[:1]), default=0)
     seen = Seen()
-    numbered: dict[str, list[tuple[int, str]]] = {}
+    numbered: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    seen.deep.update({name: shape for name, shape in shapes.items() if len(shape) > 2})
     for name, shape in shapes.items():
-        if len(shape) not in (1, 2) or not shape[0]:
+        if len(shape) not in (1, 2) or 0 in shape[:1]:
             continue
         text = file.type_of(name) == "text"
-        span = slice(0, min(shape[0], ROWS))
+        span = slice(0, min(*shape[:1], ROWS))
         values = next(iter(file.read([name], [span], [name] if text else [])))[name]
-        match = re.fullmatch(r"(.*?)([0-9]{1,6})", name, flags=re.S)
+        match = re.fullmatch(r"(.*?)([0-9]{1,6})([^0-9]*)", name, flags=re.S)
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]
         if values.ndim == 2 and values.shape[1] > 1 and values.dtype.kind in "fiub":
-            if is_one_hot(values):
-                seen.hot[name] = values
-            elif values.dtype.kind == "f":
+            if np.isin(values, (0, 1)).all():
+                (seen.hot if is_one_hot(values) else seen.several)[name] = values
+            elif values.dtype.kind != "f":
+                seen.whole_rows[name] = values
+            else:
                 seen.wide.append((name, values))
-        elif values.ndim == 1 and shape[0] < rows and values.dtype.kind in "US":
+        elif (
+            values.ndim == 1
+            and len(values) < min(rows, ROWS)
+            and (values.dtype.kind in "US" or NAMES.fullmatch(name.lower()))
+        ):
             seen.names[name] = tuple(map(str, values.tolist()))
         elif values.ndim == 1:
             if match and values.dtype.kind in "fiu":
-                numbered.setdefault(match[1], []).append((int(match[2]), name))
+                numbered.setdefault((match[1], match[3]), []).append((int(match[2]), name))
             words = values.dtype.kind in "USb"
             if not words:
                 seen.numbers[name] = values
             kind = seen.whole if words or (values == np.round(values)).all() else seen.single
             kind[name] = values
-    for stem, columns in numbered.items():
-        _together(seen, stem, sorted(columns), names)
+    for (stem, end), columns in numbered.items():
+        _together(seen, stem, end, sorted(columns), names)
     return seen
 
 
-def _together(seen: Seen, stem: str, columns: list[tuple[int, str]], names: Sequence[str]) -> None:
+def _together(
+    seen: Seen, stem: str, end: str, columns: list[tuple[int, str]], names: Sequence[str]
+) -> None:
     """Make columns that are numbered from 0 or 1 without gaps one field."""
     first, count = columns[0][0], len(columns)
-    if first > 1 or count < 2 or [n for n, _ in columns] != list(range(first, first + count)):
+    if count < 2:
+        return
+    if first > 1 or [n for n, _ in columns] != list(range(first, first + count)):
+        seen.sparse.append((tuple(str(n) for n, _ in columns), tuple(name for _, name in columns)))
         return
     own = tuple(name for _, name in columns)
     kinds = [seen.single if name in seen.single else seen.whole for name in own]
@@ -193,8 +217,9 @@ def _together(seen: Seen, stem: str, columns: list[tuple[int, str]], names: Sequ
         return
     for kind, name in zip(kinds, own, strict=True):
         kind.pop(name)
-    pattern = f"{stem}*"
-    alone = stem and first == 0 and all(n in own for n in names if fnmatchcase(n, pattern))
+    pattern = f"{stem}*{end}"
+    alone = pattern != "*" and first == 0 and not re.search(r"[\[\]?*]", stem + end)
+    alone = alone and all(n in own for n in names if fnmatchcase(n, pattern))
     if hot:
         seen.hot[stem.removesuffix("_")] = stacked
     else:
@@ -209,18 +234,105 @@ def is_one_hot(values: NDArray[Any]) -> bool:
 def _candidates(seen: Seen) -> Iterator[ReadFields]:
     """Yield each way in which the fields could be read."""
     yield from _named_after_classes(seen)
+    yield from _named_after_numbers(seen)
+    yield from _of_two_words(seen)
     wide = _scores(seen)
     if wide is not None:
         scores, values = wide
         are = kind_of_rows(values)
+        for labels in _labels(seen, values.shape[1]) if are is not None else ():
+            yield _said({"scores": scores, "are": are, **labels}, seen)
         if are is not None:
-            for labels in _labels(seen, values.shape[1]):
-                yield _said({"scores": scores, "are": are, **labels})
+            yield from _without_some(seen, scores, are, values.shape[1])
+        yield from _many_labels(seen, scores, values)
+    yield from _tokens(seen)
     if seen.wide:
         return
+    chances = _chances(seen)
+    if len(chances) == 1:
+        yield from _one_score(seen, *next(iter(chances.items())))
+
+
+def _chances(seen: Seen) -> dict[str, NDArray[Any]]:
+    """Return the columns of one number a row that can be its score: the one, if others can't."""
     likely = {name: v for name, v in seen.single.items() if not re.search(r"time|loss", name)}
-    if len(likely) == 1:
-        yield from _one_score(seen, *next(iter(likely.items())))
+    named = {name: v for name, v in likely.items() if CHANCE.fullmatch(name.lower())}
+    if not likely:  # percent in whole numbers
+        return {
+            name: v
+            for name, v in seen.numbers.items()
+            if CHANCE.fullmatch(name.lower()) and v.min() >= 0 and 2 < v.max() <= 100
+        }
+    shares = {name: v for name, v in named.items() if 0 <= v.min() <= v.max() <= 1}
+    for found in (likely, named, shares):
+        if len(found) == 1:
+            return found
+    return {}
+
+
+def _without_some(
+    seen: Seen, scores: str | tuple[str, ...], are: ScoresAre, classes: int
+) -> Iterator[ReadFields]:
+    """Yield labels of which one value is none of the classes, as that of rows to leave out."""
+    for name, values in seen.whole.items():
+        if values.dtype.kind not in "iuf" or not TRUE.fullmatch(name.lower()):
+            continue
+        odd = np.unique(values[(values < 0) | (values >= classes)])
+        if len(odd) == 1 and int(odd[0]) in (-100, -1, 255):
+            more: ReadFields = {"kind": "tokens", "ignore_index": int(odd[0])}
+            yield _said({"scores": scores, "are": are, "labels": name, **more}, seen)
+
+
+def _many_labels(
+    seen: Seen, scores: str | tuple[str, ...], values: NDArray[Any]
+) -> Iterator[ReadFields]:
+    """Yield labels of which any number may be true of a row."""
+    fit = [name for name, hot in seen.several.items() if hot.shape == values.shape]
+    if len(fit) == 1 and isinstance(scores, str):
+        shares = values.min() >= 0 and values.max() <= 1
+        are: ScoresAre = "probs" if shares else "logits"
+        yield _said({"scores": scores, "are": are, "labels": fit[0], "kind": "many-labels"}, seen)
+
+
+def _tokens(seen: Seen) -> Iterator[ReadFields]:
+    """Yield scores of tokens or pixels, whose classes lie along the axis that labels lack."""
+    of_labels = {**{n: v.shape for n, v in seen.whole_rows.items()}, **seen.deep}
+    for name, shape in seen.deep.items():
+        fit = [
+            (other, axis)
+            for other, own in of_labels.items()
+            for axis in range(1, len(shape))
+            if other != name and shape[1:axis] + shape[axis + 1 :] == own[1:]
+        ]
+        if len(fit) == 1:
+            labels, axis = fit[0]
+            found: ReadFields = {"scores": name, "labels": labels, "kind": "tokens"}
+            if axis != len(shape) - 1:
+                found["class_axis"] = axis
+            yield from (_said({**found, "are": are}, seen) for are in ("probs", "logits"))
+
+
+def _named_after_numbers(seen: Seen) -> Iterator[ReadFields]:
+    """Yield columns whose numbers, which have gaps, are those that labels are."""
+    ways = [
+        (numbers, columns) for numbers, columns in seen.sparse if set(columns) <= {*seen.numbers}
+    ]
+    for numbers, columns in ways:
+        are = kind_of_rows(np.stack([seen.numbers[name] for name in columns], axis=1))
+        fit = [
+            name
+            for name, values in seen.whole.items()
+            if name not in columns and {f"{v:.0f}" for v in _numbers(values)} <= set(numbers)
+        ]
+        fit = [name for name in fit if TRUE.fullmatch(name.lower())] or fit
+        if are in ("probs", "percent", "log-probs") and len(fit) == 1:
+            own: ReadFields = {"scores": columns, "are": are, "classes": numbers, "labels": fit[0]}
+            yield _said(own, seen)
+
+
+def _numbers(values: NDArray[Any]) -> list[float]:
+    """Return the different numbers of a column; of text none that a class could have."""
+    return [-1.0] if values.dtype.kind in "US" else np.unique(values).astype(float).tolist()
 
 
 def _scores(seen: Seen) -> tuple[str | tuple[str, ...], NDArray[Any]] | None:
@@ -254,20 +366,33 @@ def _one_score(seen: Seen, scores: str, values: NDArray[Any]) -> Iterator[ReadFi
         true = [name for name in true if name != LABELS[1]]
     if share and len(right) == 1:
         own: ReadFields = {"scores": scores, "are": percent or "confidence", "correct": right[0]}
-        yield own if said else _said(own)
-    elif share and len(said) == len(true) == 1:
+        yield own if said else _said(own, seen)
+    elif share and len(said) == len(true) == 1 and not _decides(values, names[said[0]]):
         top: ScoresAre = percent or "confidence"
         yield {"scores": scores, "are": top, "predicted": said[0], "labels": true[0]}
-    elif not said:
+    else:
+        names = {name: values for name, values in names.items() if name not in said}
         one: ScoresAre = (percent or "prob") if share else "logit"
-        two = {name: values for name, values in names.items() if len(np.unique(values)) == 2}
+        two = {n: v for n, v in names.items() if len(np.unique(v)) == 2 and n != scores}
+        two = {name: v for name, v in two.items() if not _decides(values, v)} or two
         events = [n for n in two if n in LABELS] or [n for n in two if TRUE.fullmatch(n.lower())]
         events = events or list(two)
         if len(events) == 1:
             found: ReadFields = {"scores": scores, "are": one, "labels": events[0]}
             if not _binary(two[events[0]]) and set(np.unique(two[events[0]])) != {-1, 1}:
                 found["positive"] = _likelier(values, two[events[0]])
-            yield _said(found)
+            elif re.search(r"[^0-9]0$", scores) and two[events[0]].dtype.kind not in "US":
+                found["positive"] = "0"
+            yield _said(found, seen)
+
+
+def _decides(scores: NDArray[Any], said: NDArray[Any]) -> bool:
+    """Return whether what is predicted says on which side of a threshold scores of an event lie."""
+    two = np.unique(said)
+    if len(two) != 2 or scores.min() >= 0.5 * (1 if scores.max() <= 1 else 100):
+        return False
+    one, other = (scores[said == each] for each in two)
+    return bool(one.max() <= other.min() or other.max() <= one.min())
 
 
 def _likelier(scores: NDArray[Any], labels: NDArray[Any]) -> str:
@@ -276,9 +401,9 @@ def _likelier(scores: NDArray[Any], labels: NDArray[Any]) -> str:
     return str(max(found, key=lambda label: float(scores[labels == label].mean())))
 
 
-def _said(options: ReadFields) -> ReadFields:
+def _said(options: ReadFields, seen: Seen) -> ReadFields:
     """Return options without those that usual names make needless."""
-    if options.get("labels") in LABELS:
+    if options.get("labels") in LABELS and len({*LABELS} & {*seen.whole, *seen.hot}) < 2:
         options.pop("labels")
     if options.get("correct") == CORRECT:
         options.pop("correct")
@@ -303,9 +428,9 @@ def _labels(seen: Seen, classes: int) -> list[ReadFields]:
     signs = [n for n, v in numbers.items() if classes == 2 and v.min() == -1]
     ways.append((of(signs), {}))
     ways.append((of([n for n, v in seen.hot.items() if v.shape[1] == classes]), {}))
-    for names in {names for names in seen.names.values() if len(names) == classes}:
-        worded = {n: v for n, v in seen.whole.items() if v.dtype.kind in "US"}
-        own = of([n for n, v in worded.items() if set(map(str, v.tolist())) <= set(names)])
+    plain = tuple(map(str, range(classes)))
+    for names in {names for names in seen.names.values() if len(names) == classes} - {plain}:
+        own = of([n for n, v in seen.whole.items() if set(map(str, v.tolist())) <= set(names)])
         ways.append((own, {"classes": names}))
     found: list[ReadFields] = []
     for labels, more in ways:
@@ -339,7 +464,7 @@ def _named_after_classes(seen: Seen) -> Iterator[ReadFields]:
                 if sure and len(columns) > 1:
                     own = {"classes": tuple(columns)} if plain else {"scores": tuple(columns)}
                     found.setdefault(
-                        name, _said(cast(ReadFields, {**own, "are": are, "labels": name}))
+                        name, _said(cast(ReadFields, {**own, "are": are, "labels": name}), seen)
                     )
                     break
     likely = [n for n in found if TRUE.fullmatch(n.lower())] or [
@@ -348,10 +473,25 @@ def _named_after_classes(seen: Seen) -> Iterator[ReadFields]:
     yield from (found[name] for name in likely)
 
 
-def _is_csv(where: str, options: ReadOptions) -> bool:
-    """Return whether a file is read as CSV."""
+def _of_two_words(seen: Seen) -> Iterator[ReadFields]:
+    """Yield two columns named after the outcomes of an event that labels number."""
+    for words in OUTCOMES:
+        found = [[name for name in seen.numbers if word in name.lower()] for word in words]
+        if [len(each) for each in found] != [1, 1]:
+            continue
+        columns = (found[0][0], found[1][0])
+        are = kind_of_rows(np.stack([seen.numbers[name] for name in columns], axis=1))
+        events = [name for name, values in seen.whole.items() if _binary(values, set())]
+        events = [name for name in events if TRUE.fullmatch(name.lower())] or events
+        if are in ("probs", "percent") and len(events) == 1:
+            own: ReadFields = {"scores": columns, "are": are, "labels": events[0]}
+            yield _said({**own, "classes": ends_of(columns)}, seen)
+
+
+def _is_text(where: str, options: ReadOptions) -> bool:
+    """Return whether a file is read as text."""
     name = options.format or extension_of(where).removeprefix(".")
-    return name in ("csv", "tsv")
+    return name in (*OF_TEXT, "ndjson")
 
 
 def _single_arrays(where: str, options: ReadOptions) -> Iterator[ReadFields]:
@@ -383,19 +523,15 @@ def kind_of_rows(values: NDArray[Any]) -> ScoresAre | None:
     sums, shares = values.sum(axis=1), values.min() >= 0 and values.dtype.kind in "fiu"
     for total, are in ((1, "probs"), (100, "percent")):
         if shares and values.max() <= total and (np.abs(sums - total) <= 0.3 * total).all():
-            # Rounding moves each number by half a unit of its last decimal.
-            decimals = decimals_of(values.astype(np.float64))
-            rounding = 0.0 if decimals is None else values.shape[1] * 0.5 * 10.0**-decimals
-            if (np.abs(sums - total) <= max(TOLERANCE * total, rounding)).all():
+            lost = lost_in_sums(values.astype(np.float64), total) or 0.0
+            if (np.abs(sums - total) <= max(TOLERANCE * total, lost)).all():
                 return cast("ScoresAre", are)
-    if values.min() >= 0 and values.max() <= 1:
-        return None  # as logits they would say next to nothing
-    for sign, are in ((1, "log-probs"), (-1, None)):
-        with np.errstate(over="ignore"):
-            totals = np.exp(sign * values.astype(np.float64)).sum(axis=1)
+    if values.max() <= 0:
+        totals = np.exp(values.astype(np.float64)).sum(axis=1)
         if (np.abs(totals - 1) <= TOLERANCE).all():
-            return cast("ScoresAre | None", are)
-    return "logits"
+            return "log-probs"
+    # Of one sign they may be shares, distances, votes or logarithms of another base.
+    return "logits" if values.min() < 0 < values.max() else None
 
 
 def _binary(values: NDArray[Any], words: Set[str] = frozenset({"true", "false"})) -> bool:

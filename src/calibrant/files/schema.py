@@ -67,7 +67,10 @@ EXPECTED_COLUMNS = (
 )
 _HINT = "--scores with --are, and --labels, name other columns"
 # What follows the name of a class in those of columns.
-OF_SCORES = re.compile(r"[\W_](probs?|proba|probability|logits?|scores?)$", flags=re.I)
+OF_SCORES = re.compile(
+    r"[\W_](probs?|proba|probability|logits?|scores?|conf|confidence|softmax|percent|pct)$",
+    flags=re.I,
+)
 # A message should stay readable when a file has a thousand columns.
 LISTED = 12
 
@@ -149,7 +152,11 @@ class _Choice:
         keys = {stem: key for key, stem in STEMS.items()}
         if self.many:
             keys |= {"label": "labels", WEIGHT: WEIGHT}
-        told = (self.options.scores, *((self.options.labels, self.options.weight) * self.many))
+        told = (
+            self.options.scores,
+            self.options.labels,
+            self.options.weight if self.many else None,
+        )
         stems = [name for name in told if isinstance(name, str)]
         keys |= {stem: stem for stem in stems if stem not in keys and stem not in self.header}
         if {*LABELS, "label"}.isdisjoint(self.header):
@@ -254,9 +261,10 @@ class _Choice:
         options = self.options
         told = options.scores
         if isinstance(told, str) and told not in self.known:
-            found = self._of_pattern(told)
+            listed = tuple(names_in(told))
+            found = None if {*listed} <= self.known else self._of_pattern(told)
             if found is None and "," in told:
-                found = tuple(names_in(told))
+                found = listed
             told = told if found is None else found[0] if len(found) == 1 else found
         if told is not None:
             for name in [told] if isinstance(told, str) else told:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import NamedTuple, Self
 
@@ -93,5 +94,7 @@ def _shrunk_gap(residual: FloatArray, mass: FloatArray, squares: FloatArray) -> 
         return 0.0
     gap = float(mass @ residual) / total
     apart = residual - gap
-    square = float(squares @ (apart * apart)) / total**2
-    return gap**3 / (gap**2 + square / 2) if gap else 0.0
+    noise = math.sqrt(float(squares @ (apart * apart)) / 2) / total
+    # No square of a gap, which may be too small to have one.
+    ratio = noise / gap if gap else math.inf
+    return gap / (1 + ratio * ratio)

@@ -25,6 +25,7 @@ from calibrant.core.arrays import FloatArray, IntArray, namespace, to_numpy
 from calibrant.core.errors import MisreadWarning, warn_caller
 from calibrant.predictions.constructors import RowTable
 from calibrant.predictions.copied_rows import digests
+from calibrant.predictions.rounding import decimals_of, lost_in_sums
 from calibrant.predictions.rows import softmax
 
 Rows = TypeVar("Rows", bound=RowTable)
@@ -226,16 +227,6 @@ class _Seen:
 # --- what scores say by themselves
 
 
-def decimals_of(scores: FloatArray, least: int = 0) -> int | None:
-    """Return how many decimals all numbers have, at least so many; None for more than six."""
-    for decimals in range(least, 7):
-        scaled = scores * 10.0**decimals
-        close = max(1e-6, 4 * 10.0**decimals * float(np.finfo(scores.dtype).eps))
-        if np.abs(scaled - np.rint(scaled)).max() <= close:
-            return decimals
-    return None
-
-
 def _units(logits: FloatArray) -> Iterator[Finding]:
     """Yield what rows are in truth that sum to 1, or to 100, or whose exponentials do."""
     keep = {"are": "logits"}
@@ -243,22 +234,32 @@ def _units(logits: FloatArray) -> Iterator[Finding]:
     if not np.isfinite([low, high]).all():
         return
     if low >= 0 and low < high and high <= 100:
-        decimals = decimals_of(logits)
-        slack = 1e-4 if decimals is None else 0.5001 * logits.shape[1] * 10.0**-decimals
         for total, are, word in ((1, "probs", "probabilities"), (100, "percent", "percent")):
             # Rows of a single 1 may be logits of a rule; no row of rounded numbers is as such.
             whole = total == 1 and bool(np.isin(logits, (0, 1)).all())
-            slack = min(max(slack, 1e-4 * total), 0.1 * total)
-            if high <= total and not whole and (np.abs(logits.sum(axis=1) - total) <= slack).all():
+            lost = 1.0002 * (lost_in_sums(logits, total) or 0.0)
+            slack = min(max(lost, 1e-4 * total), 0.1 * total)
+            off = np.abs(logits.sum(axis=1) - total)
+            if high <= total and not whole and (off <= slack).all():
                 yield Finding(
-                    PROBABILITIES if total == 1 and decimals is None else "units",
+                    PROBABILITIES if total == 1 and off.max() <= 1e-4 else "units",
                     f"every row of 'logits' lies in [0, {total}] and sums to {total}, as {word} do",
                     {"are": are},
                     keep,
                     certain=True,
                 )
                 return
-    if low >= 0:
+    if low >= 0 and low < high <= 1 and not np.isin(logits, (0, 1)).all():
+        sure = softmax(logits).max()
+        yield Finding(
+            "units",
+            f"every number of 'logits' lies in [0, 1], so that no row says more than {sure:.1%}, "
+            "and rows don't sum to 1: they may be sigmoids, similarities without their scale, or "
+            "shares that lack a class",
+            {},
+            keep,
+        )
+    elif low >= 0:
         totals = np.exp(-logits).sum(axis=1)
         if (np.abs(totals - 1) <= 1e-3).all():
             yield Finding(

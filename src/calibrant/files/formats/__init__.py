@@ -28,6 +28,7 @@ from calibrant.core.errors import PredictionsError
 from calibrant.files.formats.base import RowReader, RowWriter
 from calibrant.files.formats.hdf5 import Hdf5Reader, Hdf5Writer
 from calibrant.files.formats.hugging_face import HuggingFaceReader, is_data_set
+from calibrant.files.formats.json_lines import JsonLinesReader, JsonLinesWriter, JsonReader
 from calibrant.files.formats.logs.reader import LogReader, logs_at
 from calibrant.files.formats.numpy_files import NpyReader, NpyWriter, NpzReader, NpzWriter
 from calibrant.files.formats.tables import (
@@ -37,13 +38,7 @@ from calibrant.files.formats.tables import (
     ParquetWriter,
 )
 from calibrant.files.formats.tensors import SafetensorsReader, SafetensorsWriter, TorchReader
-from calibrant.files.formats.text import (
-    CsvReader,
-    CsvWriter,
-    JsonLinesReader,
-    JsonLinesWriter,
-    JsonReader,
-)
+from calibrant.files.formats.text import CsvReader, CsvWriter
 from calibrant.files.gate import readable
 from calibrant.files.opening import extension_of, is_folder, is_url, make_folder
 from calibrant.files.options import FormatName, ReadOptions
@@ -75,6 +70,7 @@ _OF_EXTENSION = {e: each for n, each in FORMATS.items() for e in each.extensions
 EXTENSIONS = tuple(_OF_EXTENSION)
 WRITTEN = tuple(end for end, each in _OF_EXTENSION.items() if each.writer)
 _PICKLES = (".pkl", ".pickle", ".joblib")
+_EXCEL = (".xlsx", ".xls", ".ods")
 # What is typed to unpack a file, by its extension.
 _PACKED = {".gz": "gunzip -k", ".bz2": "bunzip2 -k", ".xz": "unxz -k", ".zst": "unzstd"}
 
@@ -94,6 +90,13 @@ def format_of(where: str, known: tuple[str, ...] = EXTENSIONS) -> Format:
     if extension in _PACKED:
         raise PredictionsError(
             f"{where}: is packed; unpack it first: {_PACKED[extension]} {shlex.quote(where)}"
+        )
+    if extension in _EXCEL:
+        held = shlex.quote(
+            f"import pandas; pandas.read_excel({where!r}).to_csv({where + '.csv'!r})"
+        )
+        raise PredictionsError(
+            f"{where}: files of Excel aren't read; save it as CSV in Excel, or by: python -c {held}"
         )
     if extension not in known:
         if known is EXTENSIONS and not extension and not is_url(where) and not Path(where).exists():

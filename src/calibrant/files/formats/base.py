@@ -266,7 +266,8 @@ class ArrayReader(RowReader):
             array = self.array(name)
             with readable(f"'{name}'", self.where):
                 values = array.whole()
-                found[name] = values if values.dtype.isnative else native(values)
+                plain = values.dtype.isnative and values.dtype.kind != "S"
+                found[name] = values if plain else native(values)
         return found
 
 
@@ -287,11 +288,13 @@ def objects(values: Iterable[Any]) -> NDArray[Any]:
 
 
 def native(array: Array) -> NDArray[Any]:
-    """Return a contiguous NumPy array in native byte order; bfloat16 becomes float32."""
+    """Return a contiguous NumPy array in native byte order, bfloat16 as float32, bytes as text."""
     if str(array.dtype).endswith("bfloat16"):
         xp = namespace(array)
         array = xp.astype(array, xp.float32)
     values = to_numpy(array)
+    if values.dtype.kind == "S":
+        return np.char.decode(values, "utf-8")
     return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
 
 

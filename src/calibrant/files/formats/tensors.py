@@ -165,6 +165,11 @@ class _Tensor:
         return native(self.tensor)
 
 
+def _listed(held: Any) -> list[Any]:
+    """Return what a list or a tuple holds; nothing of anything else."""
+    return [*cast(Sequence[Any], held)] if isinstance(held, list | tuple) else []
+
+
 class TorchReader(ArrayReader):
     """Tensors that `torch.save` wrote, in a dict, or scores and labels as a pair.
 
@@ -208,6 +213,8 @@ class TorchReader(ArrayReader):
 
     def _of_pair(self, parts: Sequence[Any]) -> dict[str, Any]:
         shapes = [tuple(getattr(part, "shape", ())) for part in parts]
+        if [len(shape) for shape in shapes] == [1, 2]:  # labels first
+            shapes, parts = shapes[::-1], parts[::-1]
         if len(parts) != 2 or len(shapes[0]) != 2 or len(shapes[1]) not in (1, 2):
             raise PredictionsError(
                 f"{self.where}: a tuple must hold two tensors, scores (N, K) and labels (N,), not "
@@ -236,7 +243,13 @@ class TorchReader(ArrayReader):
             PredictionsError: it is none, or repeats few numbers to look large.
         """
         torch = optional("torch", "torch", "torch")
-        tensor = self._content[name]
+        tensor: Any = self._content[name]
+        listed = _listed(tensor)
+        if listed:
+            if all(isinstance(one, str) for one in listed):
+                return _Names(listed)
+            if {type(one) for one in listed} <= {int, float}:
+                return _Tensor(torch.tensor(listed))
         if not isinstance(tensor, torch.Tensor):
             raise PredictionsError(
                 f"{self.where}: '{name}' must be a tensor, not a {type(tensor).__name__}"

@@ -1,0 +1,78 @@
+"""Files that another program has to write anew before they are read: packed, in another encoding,
+without a header. What is typed for it ends in a pipe to a command that reads standard input.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import lzma
+import shlex
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.errors import PredictionsError
+from calibrant.files.formats.text import HeaderlessError
+from calibrant.files.gate import MOST_DOCUMENT_BYTES, NotUtf8Error
+from calibrant.files.opening import extension_of, open_binary
+from calibrant.files.proposing import ROWS, kind_of_rows
+
+# How packed files begin, what unpacks them, and what is typed for it.
+PACKED: tuple[tuple[bytes, Callable[[str], Any], str], ...] = (
+    (b"\x1f\x8b", gzip.open, "gunzip -c"),
+    (b"BZh", bz2.open, "bunzip2 -c"),
+    (b"\xfd7zXZ", lzma.open, "xz -dc"),
+)
+
+
+def unpacked(where: str, error: PredictionsError | None) -> tuple[str, str, bytes] | None:
+    """Return what is typed to unpack a file, or to write it as UTF-8, and what comes then.
+
+    Returns:
+        The command, the extension of what it writes, and that itself; None for any other file.
+    """
+    with open_binary(where) as file:
+        first = file.read(6)
+    extension = extension_of(where)
+    name = shlex.quote(where)
+    for mark, opened, typed in PACKED:
+        if first.startswith(mark):
+            own = extension_of(where.removesuffix(Path(where).suffix)) or extension
+            with opened(where) as file:
+                return f"{typed} {name}", own, file.read(MOST_DOCUMENT_BYTES)
+    if extension == ".zip" and first.startswith(b"PK"):
+        with zipfile.ZipFile(where) as archive:
+            (member,) = archive.infolist()
+            with archive.open(member) as part:
+                held = part.read(MOST_DOCUMENT_BYTES)
+        return f"unzip -p {name}", extension_of(member.filename), held
+    if isinstance(error, NotUtf8Error) and b"\0" not in (held := Path(where).read_bytes()):
+        text = held.decode("cp1252").encode()
+        return f"iconv -f WINDOWS-1252 -t UTF-8 {name}", extension, text
+    return None
+
+
+def below_a_header(error: HeaderlessError) -> str | None:
+    """Return the command that puts names above columns that have none, where these are clear."""
+    with suppress(Exception):
+        with open(error.where, encoding="utf-8-sig", newline="") as file:
+            cells = list(islice(csv.reader(file, delimiter=error.separator), ROWS))
+        values = np.array([[float(c.replace(",", ".")) for c in row] for row in cells if row])
+        classes = values.shape[1] - 1
+        ends = [k for k in (0, classes) if set(values[:, k].tolist()) <= {*range(classes)}]
+        are = kind_of_rows(np.delete(values, ends, axis=1))
+        stem = {"probs": "prob", "logits": "logit"}.get(str(are))
+        if len(ends) == 1 and classes > 1 and stem:
+            names = [f"{stem}_{k}" for k in range(classes)]
+            names.insert(ends[0], "label")
+            above = shlex.quote(error.separator.join(names))
+            rest = "calibrant measure - --format csv"
+            return f"(echo {above}; cat {shlex.quote(error.where)}) | {rest}"
+    return None

@@ -1,0 +1,47 @@
+"""How far numbers are rounded, and what that takes from sums of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calibrant.core.arrays import FloatArray
+
+# Rows that are looked at first, where what holds for all has to hold for some.
+FIRST = 64
+
+
+def decimals_of(scores: FloatArray, least: int = 0) -> int | None:
+    """Return how many decimals all numbers have, at least so many; None for more than six."""
+    for decimals in range(least, 7):
+        scaled = scores * 10.0**decimals
+        close = max(1e-6, 4 * 10.0**decimals * float(np.finfo(scores.dtype).eps))
+        if np.abs(scaled - np.rint(scaled)).max() <= close:
+            return decimals
+    return None
+
+
+def lost_in_sums(scores: FloatArray, total: float = 1.0, least: int = 0) -> float | None:
+    """Return by how much rounding may move the sums of rows of shares; None where none is seen.
+
+    Rounding to decimals, at least `least` of them, moves each number by half a unit. Rounding to
+    significant digits, or to 16-bit floats, moves a sum by that share of the `total`.
+    """
+    decimals = decimals_of(scores, least)
+    by_decimals = None if decimals is None else scores.shape[-1] * 0.5 * 10.0**-decimals
+    # Small numbers of few digits have many decimals.
+    if decimals is not None and decimals <= 4:
+        return by_decimals
+    if len(scores) > FIRST and lost_in_sums(scores[:FIRST], total, least) is None:
+        return None
+    parts, _ = np.frexp(scores)
+    for bits in (8, 11):  # of bfloat16 and float16
+        scaled = parts * 2.0**bits
+        if (scaled == np.rint(scaled)).all():
+            return total * 2.0**-bits
+    with np.errstate(divide="ignore"):
+        places = np.where(scores == 0, 0, np.floor(np.log10(np.abs(scores))))
+    for digits in range(2, 6):
+        scaled = scores * 10.0 ** (digits - 1 - places)
+        if (np.abs(scaled - np.rint(scaled)) <= 1e-6 * np.abs(scaled)).all():
+            return max(total * 0.5 * 10.0 ** (1 - digits), by_decimals or 0.0)
+    return by_decimals

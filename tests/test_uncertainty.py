@@ -13,6 +13,7 @@ from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.uncertainty import interval, paired_difference
 from calibrant.metrics.binned import expected_calibration_error
 from calibrant.metrics.registry import metrics_named
+from calibrant.metrics.shrinkage import ShrunkGaps
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
@@ -288,3 +289,12 @@ def test_the_scatter_of_a_gap_is_right_within_what_the_documents_say():
     drawn, plain = (np.sqrt(chance @ variance(at) / variance(truths)) for at in (likely, abs(seen)))
     assert (round(drawn.min(), 2), round(drawn.max(), 2)) == (0.92, 1.16)
     assert (round(plain.min(), 2), round(plain.max(), 2)) == (0.95, 1.25)
+
+
+def test_gaps_too_small_to_be_squared_are_drawn_towards_0() -> None:
+    confidence = np.full(40, 1e-200)
+    for weight in (None, np.full(40, 1e-180)):
+        found = ShrunkGaps.of_rows(confidence, np.zeros(40), weight)
+        assert found.gaps.max() <= 1e-200
+    mixed = ShrunkGaps.of_rows(np.full(40, 0.5), np.tile([0.0, 1.0], 20))
+    np.testing.assert_array_equal(mixed.gaps, 0)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import pairwise
 from os import fspath
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Self, Unpack, cast
 
 import numpy as np
@@ -38,10 +37,10 @@ from calibrant.files.formats.numpy_files import npy_stream
 from calibrant.files.formats.text import HeaderlessError
 from calibrant.files.gate import PARTLY, UnpackedError, check_regular, readable
 from calibrant.files.opening import extension_of, is_folder, is_url
-from calibrant.files.options import FormatName, ReadFields, ReadOptions
+from calibrant.files.options import ReadFields, ReadOptions
 from calibrant.files.proposing import command, proposals
 from calibrant.files.schema import ONE_SCORE, TOP_ONLY, FileKind, choose
-from calibrant.files.unpacking import below_a_header, unpacked
+from calibrant.files.unpacking import below_a_header, through_a_pipe
 from calibrant.predictions.binary import check_one_score
 from calibrant.predictions.names import all_alike
 from calibrant.predictions.plausibility import FEW, Finding, Look
@@ -510,25 +509,13 @@ def propose(where: str, options: ReadOptions, error: PredictionsError | None = N
         if found:
             return command(where, found[0]) if len(found) == 1 else None
     with suppress(Exception):
-        return _through_a_pipe(where, options, error)
+        return through_a_pipe(
+            where,
+            options,
+            error,
+            lambda place, own: command(place, own) if _reads(place, own) else propose(place, own),
+        )
     return None
-
-
-def _through_a_pipe(where: str, options: ReadOptions, error: PredictionsError | None) -> str | None:
-    """Return a command that unpacks a file and reads what comes from standard input."""
-    found = None if is_url(where) or is_folder(where) else unpacked(where, error)
-    if found is None:
-        return None
-    typed, extension, held = found
-    names: list[FormatName] = [n for n, form in FORMATS.items() if extension in form.extensions]
-    with TemporaryDirectory() as folder:
-        place = str(Path(folder) / "rows")
-        Path(place).write_bytes(held)
-        own = options.but(format=names[0])
-        line = command(place, own) if _reads(place, own) else propose(place, own)
-    if line is None:
-        return None
-    return f"{typed} | {line.replace(place, '-')}"
 
 
 def _reads(where: str, options: ReadOptions, *, partly: bool = False) -> bool:

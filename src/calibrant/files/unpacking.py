@@ -14,14 +14,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from calibrant.core.errors import PredictionsError
+from calibrant.files.formats import FORMATS
 from calibrant.files.formats.text import HeaderlessError
 from calibrant.files.gate import MOST_DOCUMENT_BYTES, NotUtf8Error
-from calibrant.files.opening import extension_of, open_binary
+from calibrant.files.opening import extension_of, is_folder, is_url, open_binary
+from calibrant.files.options import FormatName, ReadOptions
 from calibrant.files.proposing import ROWS, kind_of_rows
 
 # How packed files begin, what unpacks them, and what is typed for it.
@@ -32,7 +35,7 @@ PACKED: tuple[tuple[bytes, Callable[[str], Any], str], ...] = (
 )
 
 
-def unpacked(where: str, error: PredictionsError | None) -> tuple[str, str, bytes] | None:
+def _unpacked(where: str, error: PredictionsError | None) -> tuple[str, str, bytes] | None:
     """Return what is typed to unpack a file, or to write it as UTF-8, and what comes then.
 
     Returns:
@@ -57,6 +60,32 @@ def unpacked(where: str, error: PredictionsError | None) -> tuple[str, str, byte
         text = held.decode("cp1252").encode()
         return f"iconv -f WINDOWS-1252 -t UTF-8 {name}", extension, text
     return None
+
+
+def through_a_pipe(
+    where: str,
+    options: ReadOptions,
+    error: PredictionsError | None,
+    line_of: Callable[[str, ReadOptions], str | None],
+) -> str | None:
+    """Return a command that unpacks a file and reads what comes from standard input.
+
+    Args:
+        where: a file that isn't read as it is; a URL and a folder have no such command.
+        options: how it should be read.
+        error: why it isn't.
+        line_of: returns the command that reads a file, or None.
+    """
+    found = None if is_url(where) or is_folder(where) else _unpacked(where, error)
+    if found is None:
+        return None
+    typed, extension, held = found
+    names: list[FormatName] = [n for n, form in FORMATS.items() if extension in form.extensions]
+    with TemporaryDirectory() as folder:
+        place = str(Path(folder) / "rows")
+        Path(place).write_bytes(held)
+        line = line_of(place, options.but(format=names[0]))
+    return None if line is None else f"{typed} | {line.replace(place, '-')}"
 
 
 def below_a_header(error: HeaderlessError) -> str | None:

@@ -522,6 +522,7 @@ def _of_event(chances: FloatArray, labels: IntArray) -> Iterator[Finding]:
         )
     elif (
         abs(seen) < USUAL * deviation
+        and min(share, 1 - share) * n >= FEW  # of a few events nothing can be said
         and squares > n * (FAR * FAR / 2)
         and squares / 2 - seen > SURE * deviation
     ):

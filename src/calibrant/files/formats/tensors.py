@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import struct
 import zipfile
 from collections.abc import Sequence
 from typing import Any, NoReturn, cast
@@ -286,6 +287,10 @@ def _sizes_of_parts(file: Any, where: str) -> frozenset[int] | None:
             if sum(sizes) > file.seek(0, os.SEEK_END):
                 raise PredictionsError(f"{where}: is compressed, which torch files aren't")
             for info in archive.infolist():
+                # A header that says another size makes torch read what was never written.
+                file.seek(info.header_offset + 18)
+                if not {*struct.unpack("<II", file.read(8))} <= {0, info.file_size, 2**32 - 1}:
+                    raise PredictionsError(f"{where}: is damaged; a part has two sizes")
                 with archive.open(info) as part:
                     # torch doesn't look whether it is what was written; 0 is said where none was.
                     while info.CRC and part.read(READ_AT_ONCE):

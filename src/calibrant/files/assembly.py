@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, namespace, row_sums
 from calibrant.core.checks import ROW_SUM_TOLERANCE, row_number
-from calibrant.core.errors import PredictionsError, RoundedProbabilitiesWarning, warn_caller
+from calibrant.core.errors import PredictionsError
 from calibrant.core.weights import MOST_WEIGHT, check_each_weight
 from calibrant.files.formats.base import (
     CLASS_NAMES,
@@ -31,14 +31,12 @@ from calibrant.predictions.grids import unnamed
 from calibrant.predictions.names import LISTED, are_words, of_one_hot
 from calibrant.predictions.plausibility import FEW
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rounding import lost_in_sums
+from calibrant.predictions.rounding import allowed_by_rounding, divided_by_sums
 
 CLUSTER = "cluster"
 DIGITS = re.compile(r"[0-9]{1,18}")
 # What says in words that a row is right, or not.
 YES, NO = ("true", "yes", "correct", "right"), ("false", "no", "incorrect", "wrong")
-# A row that rounding took more from is none of probabilities.
-MOST_LOST = 0.25
 # Logarithms of probabilities may be off by this, in the sum of their exponentials.
 LOG_TOLERANCE = 1e-3
 
@@ -74,7 +72,7 @@ class Assembler:
     ) -> None:
         self.map, self.options, self.where, self._first = map, options, where, first
         self.tolerance = ROW_SUM_TOLERANCE["float64"]
-        self._rounded: bool | None = None
+        self._rounded = False
         self._seen: dict[str, dict[str, str]] = {}
         self._signs: set[int] = set()
 
@@ -232,29 +230,13 @@ class Assembler:
         plain = self.map.form == "probs" and not self.map.grid
         if not plain or scores.ndim != 2 or scores.dtype.kind != "f" or scores.dtype.itemsize < 4:
             return scores
-        sums = row_sums(scores)
-        off = np.abs(sums - 1)
+        off = np.abs(row_sums(scores) - 1)
         if not (off > ROW_SUM_TOLERANCE["float64"]).any():
             return scores
-        if self._rounded is None:
-            first = self._undone(self._first())
-            # Of few rows a single decimal may be chance.
-            lost = lost_in_sums(first, least=1 if len(first) >= FEW else 2)
-            self._rounded = lost is not None
-            if lost is not None:
-                self.tolerance = max(self.tolerance, min(1.0001 * lost, MOST_LOST))
-        moved = (off > ROW_SUM_TOLERANCE["float64"]) & (off <= self.tolerance)
-        if moved.any():
-            scores = np.array(scores)
-            scores[moved] /= sums[moved, None]
-        if moved.any() and off.max() <= self.tolerance:
-            warn_caller(
-                RoundedProbabilitiesWarning(
-                    f"{self.where}: probabilities are rounded, so that rows sum to up to "
-                    f"{off[moved].max():.3g} more or less than 1; each row was divided by its sum"
-                )
-            )
-        return scores
+        if not self._rounded:
+            self._rounded = True
+            self.tolerance = allowed_by_rounding(self._undone(self._first()))
+        return divided_by_sums(scores, self.tolerance, self.where)
 
     # --- labels
 

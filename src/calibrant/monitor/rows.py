@@ -29,7 +29,7 @@ import numpy as np
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError, PredictionsError, heard_warnings
 from calibrant.files.assembly import Assembler, array_of
-from calibrant.files.formats.text import JsonLinesReader, flat_row
+from calibrant.files.formats.json_lines import JsonLinesReader, flat_row
 from calibrant.files.gate import readable
 from calibrant.files.options import ReadOptions
 from calibrant.files.schema import CORRECT, LABELS, PREDICTED, choose

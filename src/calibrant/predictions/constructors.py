@@ -18,6 +18,7 @@ from calibrant.core.arrays import (
     FloatArray,
     IntArray,
     as_array,
+    like,
     namespace,
     to_numpy,
     working_dtype,
@@ -58,6 +59,10 @@ from calibrant.predictions.names import (
     numbered_pair,
 )
 from calibrant.predictions.origin import Origin
+from calibrant.predictions.rounding import FEW, allowed_by_rounding, divided_by_sums
+
+# Rows that say how far probabilities are rounded.
+ROWS_OF_ROUNDING = 4096
 
 ScoreKind = Literal["logits", "probs", "toplabel", "score"]
 # What a calibrator learns of scores has to be a number of float32 too.
@@ -169,7 +174,10 @@ class RowTable:
         """
         names = names_of_columns(probs, source) if class_names is None else class_names
         probs = as_array(probs)
-        check_scores(probs, "probs", source)
+        try:
+            check_scores(probs, "probs", source)
+        except PredictionsError:
+            probs = _unrounded(probs, source)
         rows = cls("probs", probs, None, source=source)._weighing(sample_weight, clusters)
         return rows._with(labels, features, head, reference, names)
 
@@ -515,3 +523,20 @@ class RowTable:
             named = check_clusters(clusters, grid.shape[0], self.source, key)
             return replace(self, clusters=spread_over(named, grid, key, self.source))
         return replace(self, clusters=check_clusters(clusters, self.n, self.source, key))
+
+
+def _unrounded(probs: Array, source: str) -> Array:
+    """Return probabilities whose rows don't sum to 1 for rounding alone, divided by their sums.
+
+    Raises:
+        PredictionsError: it isn't for rounding.
+    """
+    values = to_numpy(probs)
+    # Of a few rows the sums say little.
+    several = values.ndim == 2 and values.dtype.kind == "f" and len(values) >= FEW
+    if several and np.isfinite(values).all():
+        values = values.astype(np.float64)
+        allowed = allowed_by_rounding(values[:ROWS_OF_ROUNDING])
+        probs = like(divided_by_sums(values, allowed, source), probs, probs.dtype)
+    check_scores(probs, "probs", source)
+    return probs

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrant.core.arrays import FloatArray
+from calibrant.core.arrays import FloatArray, row_sums
+from calibrant.core.checks import ROW_SUM_TOLERANCE
+from calibrant.core.errors import RoundedProbabilitiesWarning, warn_caller
 
 # Rows that are looked at first, where what holds for all has to hold for some.
 FIRST = 64
+# Of fewer rows a single decimal may be chance.
+FEW = 20
+# A row that rounding took more from is none of probabilities.
+MOST_LOST = 0.25
 
 
 def decimals_of(scores: FloatArray, least: int = 0) -> int | None:
@@ -45,3 +51,32 @@ def lost_in_sums(scores: FloatArray, total: float = 1.0, least: int = 0) -> floa
         if (np.abs(scaled - np.rint(scaled)) <= 1e-6 * np.abs(scaled)).all():
             return max(total * 0.5 * 10.0 ** (1 - digits), by_decimals or 0.0)
     return by_decimals
+
+
+def allowed_by_rounding(first: FloatArray) -> float:
+    """Return how far off 1 the sums of rows of probabilities may be, given the first of them."""
+    lost = lost_in_sums(first, least=1 if len(first) >= FEW else 2)
+    tolerance = ROW_SUM_TOLERANCE["float64"]
+    return tolerance if lost is None else max(tolerance, min(1.0001 * lost, MOST_LOST))
+
+
+def divided_by_sums(probs: FloatArray, tolerance: float, source: str) -> FloatArray:
+    """Return probabilities of which rows that rounding made not sum to 1 are divided by their sums.
+
+    A row that is off by more than the tolerance is left for the checks to name.
+    """
+    sums = row_sums(probs)
+    off = np.abs(sums - 1)
+    moved = (off > ROW_SUM_TOLERANCE["float64"]) & (off <= tolerance)
+    if not moved.any():
+        return probs
+    probs = np.array(probs)
+    probs[moved] /= sums[moved, None]
+    if off.max() <= tolerance:
+        warn_caller(
+            RoundedProbabilitiesWarning(
+                f"{source}: probabilities are rounded, so that rows sum to up to "
+                f"{off[moved].max():.3g} more or less than 1; each row was divided by its sum"
+            )
+        )
+    return probs

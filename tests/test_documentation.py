@@ -30,7 +30,7 @@ FETCHED = re.compile(
 
 def pages() -> list[Path]:
     """Return the pages that a reader is expected to read whole."""
-    found = [ROOT / "README.md", *DOCS.rglob("*.md")]
+    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
     elsewhere = {"appendix", "_build", "made", *FOLDERS}
     return [page for page in found if not elsewhere & {*page.relative_to(ROOT).parts}]
 

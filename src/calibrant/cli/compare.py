@@ -139,7 +139,7 @@ def compare(
 ) -> None:
     """Fit every method on one set, and measure all of them on another, with intervals.
 
-    Over several data sets: means over seeds, ranks over data sets, and what they can tell.
+    Over several data sets: means over seeds, ranks over data sets, and which methods differ.
     """
     from calibrant.comparison.compare import compare as compare_methods
 

@@ -120,7 +120,7 @@ class WatchOptions(ReportOptions):
 
     on_alarm: str | None = option(
         None,
-        "Command of the shell to run when an alarm rises; JSON on its stdin.",
+        "Shell command to run when an alarm rises; it gets JSON on its standard input.",
         metavar="COMMAND",
         panel=OUTPUT,
     )

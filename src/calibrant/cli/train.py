@@ -21,7 +21,7 @@ PROTOCOL, IMAGES, DEVICES = "Instead of the protocol's values", "Images", "Devic
 class TrainOptions:
     """The network, its loss and how long it is trained."""
 
-    data: Path = option(..., "Folder or archive of images; see docs/appendix/training.md.")
+    data: Path = option(..., "Folder or archive of images with labels.")
     net: str = option(
         "resnet8",
         "The network: a name, or module:function, your own function of the number of classes, "

@@ -18,8 +18,8 @@ do to it, up to its own width.
 
 Rows with weights are told apart by the power of two next above their weight. In units of it weights
 lie in [1/2, 1), and add up as exactly as confidences do (`calibrant.core.weights`), whatever scale
-they are on. And of rows whose weights differ by less than a factor of two, how many are drawn says
-nearly all about what they weigh together; the rest is normal, with the variance that it has.
+they are on. Where weights differ by less than a factor of two, the number of rows in a resample
+nearly settles their total weight; the rest is drawn from a normal distribution of its variance.
 """
 
 from __future__ import annotations

@@ -462,10 +462,10 @@ class _Choice:
         missing = " or ".join(f"'{name}'" for name in candidates)
         usual = f"expected {self.file.expected}; " if self.file.expected else ""
         return PredictionsError(
-            f"{self.where}: there is no {missing}; this file has no labels, or has them under "
-            "another name, which --labels (labels=) gives; without labels nothing is measured or "
-            "fitted, but 'calibrant apply' gives rows their calibrated confidences, and 'calibrant "
-            f"monitor' their expected accuracy; {usual}{self.listing}"
+            f"{self.where}: there is no {missing}; if another field holds the labels, name it "
+            "with --labels (labels=); rows without labels can't be measured or fitted to, but "
+            "'calibrant apply' gives them calibrated confidences, and 'calibrant monitor' their "
+            f"expected accuracy; {usual}{self.listing}"
         )
 
     def _missing(self, candidates: Sequence[str]) -> PredictionsError:

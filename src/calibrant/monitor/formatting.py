@@ -266,7 +266,8 @@ class MonitorFindings:
         if since.low <= self.begun:
             first = min(alarm.row for alarm in self.alarms.values())
             return (
-                f"The confidences are wrong, perhaps from the start: an alarm rose at row {first}."
+                f"An alarm rose at row {first}: the confidences are wrong, and may have been wrong "
+                "from the first row on."
             )
         return (
             f"The confidences have become wrong, probably at row {since.row} ({since.low} to "

@@ -96,7 +96,7 @@ def _groups_table(groups: Sequence[GroupFound]) -> PageTable:
             f"{grouped(group.first)} to {grouped(group.last)}",
             *_gap(group.gap, group.gap_low, group.gap_high),
             typeset(f"{group.log_e:.1f}"),
-            "off" if group.off else "",
+            "wrong" if group.off else "",
         ]
         for group in groups
     ]
@@ -115,7 +115,7 @@ def _past_table(past: Sequence[PastAlarm]) -> PageTable:
         ]
         for one in past
     ]
-    head = ["Test", "Alarm at row", "Off since", "Group", "Begun anew at row"]
+    head = ["Test", "Alarm at row", "Wrong since", "Group", "Begun anew at row"]
     return PageTable("Table of alarms that were dealt with", head, rows, words=(3,), tall=True)
 
 

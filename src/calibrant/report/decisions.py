@@ -87,7 +87,7 @@ def groups_page(found: Multicalibration) -> str:
     values = {each.group: each.sigmas for each in found.groups[:PRINTED_GROUPS]}
     how = (
         "Error of the worst groups in units of its noise: the range of their residual curves over "
-        "its spread if they were honest."
+        "its spread if their probabilities were calibrated."
     )
     chart = Chart("The worst groups", how, Markup(_bars(values, "Error, in sigmas", 1)))
     few = [f"{name} ({n})" for name, n in found.left_out.items()]

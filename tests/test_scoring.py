@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from calibrant.core.arrays import largest_entries
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_rows
 
@@ -34,3 +35,17 @@ def test_scores_of_probabilities_are_those_of_their_logits():
     other = score_rows(Predictions.from_probs(probs, labels))
     for name in ("confidence", "predicted", "correct", "nll", "brier"):
         np.testing.assert_allclose(getattr(one, name), getattr(other, name))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("classes", [1, 2, 10, 24, 25])
+def test_the_largest_entry_is_the_first_of_tied_ones_however_it_is_found(classes, dtype):
+    rng = np.random.default_rng(classes)
+    for n in (3, 500):
+        rows = rng.integers(-3, 3, size=(n, classes)).astype(dtype)
+        rows[::3] = -np.inf
+        for hole in (False, True):
+            rows[1, classes // 2] = np.nan if hole else 0.0
+            index, most = largest_entries(rows)
+            np.testing.assert_array_equal(index, rows.argmax(axis=1))
+            np.testing.assert_array_equal(most, rows.max(axis=1))

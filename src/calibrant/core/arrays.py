@@ -37,6 +37,9 @@ CHUNK_ELEMENTS_CPU = 1 << 16
 THREADED_ELEMENTS = 1 << 20
 # An accelerator wants few large launches; 64 Mi elements keep the temporaries under a gigabyte.
 CHUNK_ELEMENTS_ACCELERATOR = 1 << 26
+# NumPy takes as long for the largest entry of a few as of tens: up to so many columns, and from so
+# many rows on, it is found sooner among columns.
+SHORT_ROW, MANY_ROWS = 24, 128
 # Terms that a sum may run over before float32 loses too many digits.
 SUMMED_AT_ONCE = 512
 # Libraries of tables, and what they call tables and columns. None is imported for it.
@@ -161,6 +164,31 @@ def for_each(items: Sequence[Item], work: Callable[[Item], None], *, threaded: b
         ]
         for thread in running:
             thread.result()
+
+
+def largest_entries(rows: Array) -> tuple[Array, Array]:
+    """Return the (n,) index and the (n,) value of the largest entry of each row of (n, K) floats.
+
+    Of tied entries the first is taken. A row that holds NaN has NaN.
+    """
+    if is_numpy(rows) and rows.dtype.itemsize > 2:
+        n, width = rows.shape
+        if 1 < width <= SHORT_ROW and n >= MANY_ROWS:
+            columns = np.ascontiguousarray(rows.T)
+            most = columns.max(axis=0)
+            left = np.arange(width, 0, -1, dtype=np.uint8)[:, None]
+            index = width - ((columns == most) * left).max(axis=0).astype(np.int64)
+            if int(index.max()) < width:  # NaN equals nothing
+                return index, most
+    index = namespace(rows).argmax(rows, axis=1)
+    return index, pick(rows, index)
+
+
+def ascending(values: FloatArray) -> IntArray:
+    """Return the (N,) order of (N,) numbers from the least on, tied ones as they stand."""
+    order = np.argsort(values)  # a fifth of the time of a stable sort, which ties alone need
+    found = values[order]
+    return order if (found[1:] > found[:-1]).all() else np.argsort(values, kind="stable")
 
 
 def pick(rows: Array, columns: Array) -> Array:

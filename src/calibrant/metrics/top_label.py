@@ -21,7 +21,15 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import Array, BoolArray, FloatArray, IntArray, as_array, to_numpy
+from calibrant.core.arrays import (
+    Array,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    as_array,
+    ascending,
+    to_numpy,
+)
 from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.weights import check_weights, mean, total
@@ -223,7 +231,7 @@ class TopLabel:
         weights: FloatArray | None = None,
     ) -> TopLabel:
         """Sort (N,) confidences with their (N,) correctness, and (N,) weights if there are any."""
-        order = np.argsort(confidence, kind="stable")
+        order = ascending(confidence)
         weight = None if weights is None else weights[order]
         # A renormalised float32 row can end a rounding error above 1.
         return cls(

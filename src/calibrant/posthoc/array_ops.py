@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from calibrant.core import numpy_namespace as xnp
-from calibrant.core.arrays import Array, FloatArray, IntArray, row_sums
+from calibrant.core.arrays import Array, FloatArray, IntArray, largest_entries, row_sums
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY
 
 # Rows are searched in blocks from so many entries a block on.
@@ -34,9 +34,8 @@ def top(xp: Any, rows: Array) -> tuple[Array, Array]:
     if xp is not xnp:
         index = xp.argmax(rows, axis=1, keepdims=True)
         return index, xp.max(rows, axis=1, keepdims=True)
-    # NumPy finds where the maximum of a short row is in half the time that it takes for what it is.
-    found = rows.argmax(axis=1)
-    return found[:, None], rows[np.arange(len(rows)), found][:, None]
+    index, most = largest_entries(rows)
+    return index[:, None], most[:, None]
 
 
 def largest(xp: Any, rows: Array) -> Array:
@@ -139,7 +138,12 @@ class TopAndOthers(NamedTuple):
 def parted(xp: Any, rows: Array) -> TopAndOthers:
     """Return what the softmax of (n, K) rows is made of, apart from the largest entry."""
     index, most = top(xp, rows)
-    weights = exp_of(xp, replaced(xp, rows - most, index, -xp.inf))
+    gaps = rows - most
+    if xp is xnp:
+        gaps[np.arange(len(gaps)), index[:, 0]] = -np.inf
+    else:
+        gaps = replaced(xp, gaps, index, -xp.inf)
+    weights = exp_of(xp, gaps)
     return TopAndOthers(index, weights, xp.astype(sums(xp, weights), xp.float64))
 
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import FloatArray, IntArray, namespace, to_numpy
+from calibrant.core.arrays import FloatArray, IntArray, largest_entries, namespace, to_numpy
 from calibrant.core.errors import MisreadWarning, warn_caller
 from calibrant.predictions.constructors import RowTable
 from calibrant.predictions.copied_rows import digests
@@ -169,7 +169,7 @@ class _Seen:
         if self.top_only:
             self.said: IntArray = np.concatenate([to_numpy(part.predicted) for part in parts])
         else:
-            self.said = self.scores.argmax(axis=1)
+            self.said = largest_entries(self.scores)[0]
 
     @cached_property
     def probs(self) -> FloatArray:

@@ -20,6 +20,7 @@ from calibrant.core.arrays import (
     IntArray,
     as_array,
     for_row_chunks,
+    largest_entries,
     like,
     namespace,
     pick,
@@ -215,10 +216,9 @@ def summarize(
 def top_two(chunk: Array) -> tuple[Array, Array, Array]:
     """Return the largest and second largest entry of each row and the index of the largest."""
     xp = namespace(chunk)
-    # NumPy finds where the maximum is sooner than what it is.
-    index = xp.argmax(chunk, axis=1)
+    index, first = largest_entries(chunk)
     others = put(xp.asarray(chunk, copy=True), index, -xp.inf)
-    return pick(chunk, index), pick(others, xp.argmax(others, axis=1)), index
+    return first, largest_entries(others)[1], index
 
 
 def margins_of(logits: Array) -> FloatArray:
@@ -258,7 +258,7 @@ def softmax(logits: Array, beta: FloatArray | float = 1.0) -> Array:
 
     def temper(chunk: Array, part: slice) -> Array:
         with np.errstate(invalid="ignore"):  # infinity minus infinity, refused below
-            scaled = chunk - pick(chunk, namespace(chunk).argmax(chunk, axis=1))[:, None]
+            scaled = chunk - largest_entries(chunk)[1][:, None]
         scaled *= like_column(betas[part], chunk, chunk.dtype) if shared is None else shared
         return softmax_chunk(scaled, part)
 

@@ -12,6 +12,7 @@ from calibrant.core.arrays import (
     FloatArray,
     IntArray,
     for_row_chunks,
+    largest_entries,
     like,
     namespace,
     pick,
@@ -100,10 +101,10 @@ def score_rows(predictions: Predictions) -> RowScores:
             confidence[part] = 1 / (1 + rest)
             squares = (1 + _squares(others) / scale**2) / (1 + rest) ** 2
         else:
-            best = xp.argmax(chunk, axis=1)
+            best, most = largest_entries(chunk)
             of_label = to_numpy(pick(chunk, label)).astype(np.float64)
             log_of_label = np.log(np.maximum(of_label, SMALLEST_PROBABILITY))
-            confidence[part] = to_numpy(pick(chunk, best))
+            confidence[part] = to_numpy(most)
             squares = _squares(chunk)
         predicted[part] = to_numpy(best)
         nll[part] = -log_of_label
@@ -139,8 +140,8 @@ def said_of_top(predictions: Predictions) -> tuple[FloatArray, IntArray]:
         if predictions.kind == "logits":
             predicted[part], confidence[part] = top_confidence(chunk)
         else:
-            best = xp.argmax(chunk, axis=1)
-            predicted[part], confidence[part] = to_numpy(best), to_numpy(pick(chunk, best))
+            best, most = largest_entries(chunk)
+            predicted[part], confidence[part] = to_numpy(best), to_numpy(most)
 
     for_row_chunks(scores, work)
     return confidence, predicted
@@ -159,8 +160,7 @@ def exponentials(chunk: Array) -> tuple[Array, Array, FloatArray, FloatArray]:
         rest: (n,) r in float64; NaN for a row whose largest logit isn't finite.
     """
     xp = namespace(chunk)
-    best = xp.argmax(chunk, axis=1)
-    top = pick(chunk, best)
+    best, top = largest_entries(chunk)
     safe = xp.abs(top) <= SAFE_LOGITS
     if bool(xp.all(safe)):
         shifted, scale = chunk, np.exp(to_numpy(top).astype(np.float64))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arguments import check_arguments
-from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
+from calibrant.core.arrays import Array, FloatArray, IntArray, ascending, to_numpy
 from calibrant.core.errors import InputError, NotApplicableError
 from calibrant.core.fit_report import FitReport
 from calibrant.posthoc.applying import Learnt, apply_map
@@ -205,7 +205,7 @@ class ConfidenceMap(Calibrator):
         else:
             label, confidence = _raw_confidence(predictions.scores)
             correct = label == predictions.labels
-        order = np.argsort(confidence, kind="stable")
+        order = ascending(confidence)
         correct = correct.astype(np.float64)
         weights = None if predictions.weights is None else predictions.weights[order]
         return self._fit_map(confidence[order], correct[order], weights)
@@ -250,8 +250,8 @@ def _raw_confidence(logits: Array) -> tuple[IntArray, FloatArray]:
     """
 
     def of(xp: Any, rows: Array, _: None, learnt: Learnt, *, masks: bool) -> Array:
-        label = xp.astype(xp.argmax(rows, axis=1), xp.float64)
-        return xp.stack([label, parted(xp, rows).confidence], axis=1)
+        row = parted(xp, rows)
+        return xp.stack([xp.astype(row.index[:, 0], xp.float64), row.confidence], axis=1)
 
     found = to_numpy(apply_map(of, logits, None, {}))
     return found[:, 0].astype(np.int64), found[:, 1]

@@ -303,3 +303,13 @@ def test_certain_rows_do_not_break_the_canonical_estimate():
     assert canonical_calibration_error(p, p.argmax(axis=1), 0.1) == pytest.approx(0.0, abs=1e-4)
     with pytest.raises(InputError, match="norm"):
         canonical_calibration_error(p, p.argmax(axis=1), 0.1, norm=0)
+
+
+def test_blocks_of_two_rows_have_one_pair_each():
+    # Uniform rows: a pair of one label counts 2/3, any other -1/3, and all six pairs of four 0.
+    p, y = np.full((4, 3), 1 / 3), np.array([0, 0, 1, 1])
+    assert skce(p, y, 1.0) == pytest.approx(0, abs=1e-12)
+    pairs = skce(p, y, 1.0, block_rows=2)
+    assert min(abs(pairs - 2 / 3), abs(pairs + 1 / 3)) < 1e-12
+    # Three rows are one block: a block of one row has no pair.
+    assert skce(p[1:], y[1:], 1.0, block_rows=2) == skce(p[1:], y[1:], 1.0)

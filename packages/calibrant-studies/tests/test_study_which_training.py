@@ -13,6 +13,7 @@ import calibrant_studies as studies
 from calibrant_studies.cells import cells_of
 from calibrant_studies.kinds import kind_named
 from calibrant_studies.networks.plans import plan_of
+from calibrant_studies.results import as_text
 
 pytest.importorskip("torch")
 pytest.importorskip("lightning")
@@ -69,6 +70,18 @@ def test_cost_is_that_of_the_seeds_in_which_both_are_known(tmp_path: Path) -> No
     )
     rows = {row[1]: row for row in in_one_table(result)}
     assert rows["label smoothing + T"][-1] == "1.5"  # (2 + 4) / (1 + 3)
+
+
+def test_without_what_all_are_compared_with_there_is_no_such_table(tmp_path: Path) -> None:
+    result = studies.run(
+        "which-training",
+        data=str(ROOT / "docs/results/which-training.json"),
+        only={"network": ["resnet20"], "method": ["label-smoothing"]},
+        out=tmp_path,
+        engine=ONE,
+    )
+    assert kind_named("trainings-beside").tables(result) == []
+    assert "label smoothing" in as_text(result)
 
 
 def test_members_have_the_seeds_that_calibrant_train_gives_them() -> None:

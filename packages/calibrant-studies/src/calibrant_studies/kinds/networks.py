@@ -180,6 +180,8 @@ class TrainingsBeside(Training):
     def tables(self, result: CellResults) -> list[tuple[str, Table]]:
         study = result.study
         anyway = study.against[0]
+        if anyway not in [value.name for value in study.axes[METHOD]]:
+            return []  # left out, and with it what all are compared with
         places: dict[tuple[str, ...], dict[str, dict[int, Ran]]] = {}
         for ran in result.ran:
             place = tuple(study.word(key, ran.cell.at) for key in study.rows if key != METHOD)

@@ -146,6 +146,11 @@ class SMART(SummaryTemperature):
     .55 points (.26 to .81). On a CIFAR-10 ResNet-50 this method's NLL lies .0081 (.0051 to .0108)
     below that of temperature scaling as it is.
 
+    It pays in likelihood where the right temperature depends on the margin. Of fifteen networks and
+    simulations with 5 000 rows to fit its NLL was lower than temperature scaling's by .007 to .175
+    on six (CIFAR-10, the letters of a language model, heavy tails, labels with noise, temperatures
+    by margin), within noise on six, and higher by .0004 to .0010 on three.
+
     With 50 rows to fit (40 draws): uncalibrated 5.81, temperature scaling 4.96 +- 0.18, this method
     4.58 +- 0.26 with an NLL of .959, without shrinkage 4.51 +- 0.32 with an NLL of .985.
 

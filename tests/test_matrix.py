@@ -224,21 +224,27 @@ def test_better_than_one_temperature_on_a_published_network(method, real_predict
     assert nll(method) < nll("temperature") - 0.005
 
 
-@pytest.mark.parametrize("inputs", ["centred", "log-probabilities"])
-def test_before_a_contest_a_ridge_is_given_its_pull_and_the_inputs_that_suit_the_rows(inputs):
-    rng = np.random.default_rng(3)
-    said = 2 * rng.normal(size=(2500, 3))
-    said -= said.mean(axis=1, keepdims=True)
-    if inputs == "log-probabilities":
-        said -= np.log(np.exp(said).sum(axis=1, keepdims=True))
-    # Sure rows are of class 2 more often; of a centred input only the other classes say so.
-    truth = said @ np.array([[1.0, 0.6, 0], [0, 1, 0], [0.3, 0, 0.4]]).T
-    labels = (truth + rng.gumbel(size=truth.shape)).argmax(axis=1)
-    rows = Predictions.from_logits(said, labels)
-    settled = make_calibrator("ridge").settled(rows)
-    assert settled.ridge in PULLS
-    assert settled.inputs == inputs
-    assert settled.settled(rows) is settled
+# A map of log-probabilities can say whatever one of centred logits can, so noise may choose them.
+@pytest.mark.parametrize(("inputs", "least"), [("centred", 4), ("log-probabilities", 8)])
+def test_before_a_contest_a_ridge_is_given_its_pull_and_the_inputs_that_suit_the_rows(
+    inputs, least
+):
+    suits = 0
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        said = 2 * rng.normal(size=(2500, 3))
+        said -= said.mean(axis=1, keepdims=True)
+        if inputs == "log-probabilities":
+            said -= np.log(np.exp(said).sum(axis=1, keepdims=True))
+        # Sure rows are of class 2 more often; of a centred input only the other classes say so.
+        truth = said @ np.array([[1.0, 0.6, 0], [0, 1, 0], [0.3, 0, 0.4]]).T
+        labels = (truth + rng.gumbel(size=truth.shape)).argmax(axis=1)
+        rows = Predictions.from_logits(said, labels)
+        settled = make_calibrator("ridge").settled(rows)
+        assert settled.ridge in PULLS
+        assert settled.settled(rows) is settled
+        suits += settled.inputs == inputs
+    assert suits >= least
 
 
 def test_a_ridge_that_gains_nothing_doesn_t_take_part():

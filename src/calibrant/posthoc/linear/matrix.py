@@ -50,8 +50,8 @@ ALL_ALIKE = "took one temperature: the rows' numbers differ too little for a mat
 # decades first, and then those next to the best of them. From the strongest on the loss may rise
 # before it falls (Dirichlet calibration of a hundred classes), so they aren't tried one by one.
 PULLS = tuple(10 ** (half / 2) for half in (12, 8, 7, 6, 5, 4, 3, 2, 1, 0))
-# A choice among pulls and inputs needs no more rows held out than these; a fold more costs as long as
-# any. Half of them took a pull on two networks of ten that cost .002 to .003 in NLL.
+# A choice among pulls and inputs needs no more rows held out than these; a fold more costs as long
+# as any. Half of them took a pull on two networks of ten that cost .002 to .003 in NLL.
 ENOUGH_HELD_OUT = 2000
 # Nor does it need more rows in all there: a pull says how far classes are from one temperature, in
 # units of one row's likelihood, and not how many rows there are.

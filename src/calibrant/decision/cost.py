@@ -394,7 +394,9 @@ def by_cost(
     apart = ends[0] - ends[1], ends[1] - ends[0]
     if said is not None:
         raw = costs[truth, (said @ costs).argmin(axis=1)]
-        wasted = mean_of(rows, raw - now, level, ends=apart)
+        # Where the calibrator changes nothing, no row can ever cost more.
+        possible = (0.0, 0.0) if np.array_equal(said, probs) else apart
+        wasted = mean_of(rows, raw - now, level, ends=possible)
 
     def event(known: FloatArray) -> Said:
         """Return the event's probabilities, and whether it happened."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import calibrant as cb
@@ -176,6 +179,20 @@ def test_rounded_probabilities_are_divided_by_their_sums_with_a_word(
         np.testing.assert_array_equal(cb.Predictions.concatenate(parts).scores, found.scores)
 
 
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
+def test_rounded_probabilities_in_memory_are_divided_by_their_sums_with_a_word(
+    kind: Callable[[np.ndarray], Any],
+) -> None:
+    for rounded in (np.round(PROBS, 3), PROBS.astype(np.float16).astype(np.float64)):
+        with pytest.warns(RoundedProbabilitiesWarning, match=r"each row was divided by its sum"):
+            found = cb.Predictions.from_probs(kind(rounded), LABELS)
+        np.testing.assert_allclose(np.asarray(found.scores), PROBS, atol=3e-3)
+        assert type(found.scores) is type(kind(rounded))
+    # One row that is no rounding's.
+    with pytest.raises(PredictionsError, match=r"row 3 sums to 2"):
+        cb.Predictions.from_probs(np.where(np.arange(ROWS)[:, None] == 3, 0.5, rounded), LABELS)
+
+
 def test_a_rounded_row_whose_sum_is_off_by_all_that_is_allowed_is_read(tmp_path: Path) -> None:
     # Summed in one order it is off by a hair less than 1e-4, in another by a hair more.
     probs = cb.predictions.softmax(np.random.default_rng(0).normal(0, 3, (ROWS, 10)))
@@ -288,6 +305,11 @@ def test_a_folder_of_named_top_labels_is_read_as_one_file_is(tmp_path: Path) -> 
     assert found.class_names == whole.class_names
     np.testing.assert_array_equal(found.predicted, whole.predicted)
     np.testing.assert_array_equal(found.labels, whole.labels)
+
+
+def test_a_name_that_no_system_has_is_refused_in_a_sentence() -> None:
+    with pytest.raises(PredictionsError):
+        read_predictions("x" * 5000)
 
 
 # --- a line to paste

@@ -20,8 +20,8 @@ Logs of evaluations of language models are known by what they hold, whatever the
 
 from __future__ import annotations
 
+import os
 import shlex
-from pathlib import Path
 from typing import NamedTuple
 
 from calibrant.core.errors import PredictionsError
@@ -99,7 +99,12 @@ def format_of(where: str, known: tuple[str, ...] = EXTENSIONS) -> Format:
             f"{where}: files of Excel aren't read; save it as CSV in Excel, or by: python -c {held}"
         )
     if extension not in known:
-        if known is EXTENSIONS and not extension and not is_url(where) and not Path(where).exists():
+        if (
+            known is EXTENSIONS
+            and not extension
+            and not is_url(where)
+            and not os.path.exists(where)
+        ):
             raise PredictionsError(f"{where}: there is no such file or folder")
         found = f"the extension '{extension}'" if extension else "a name without extension"
         raise PredictionsError(

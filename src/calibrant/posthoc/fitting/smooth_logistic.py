@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant.core.arrays import FloatArray, sigmoid
-from calibrant.core.weights import quantiles, times
+from calibrant.core.weights import quantiles, times, total
 
 DEGREE = 3
 MAX_STEPS, TOLERANCE = 50, 1e-9
@@ -288,7 +288,7 @@ def fit_by_evidence(
     place = len(grid) // 2, len(grid) // 2
     strengths = float(grid[place[0]]), float(grid[place[1]])
     rows = columns, offset, correct
-    near_enough = min(NEAR_ENOUGH, OF_EACH_ROW * len(offset))
+    near_enough = min(NEAR_ENOUGH, OF_EACH_ROW * total(len(offset), weights_of_rows))
     others = None, weights_of_rows, near_enough
     best = seen[place] = fit_logistic(*rows, penalty, strengths, *others)
     while True:

@@ -61,6 +61,7 @@ QUICK = {
     "matrix": {"penalty": 0.5},
     "dirichlet": {"penalty": 0.5},
     "ridge": {"ridge": 5.0},
+    "sms": {"inputs": "centred"},  # else they are chosen by folds of rows
     "given-groups": {"penalty": 0.5},
 }
 

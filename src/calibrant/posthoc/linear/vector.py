@@ -216,7 +216,9 @@ class StructuredMatrixScaling(PenalisedMap):
     def x_is(self) -> Inputs:
         """What was chosen, or what `inputs` says."""
         if self.inputs == "likelier":
-            return "log-probabilities" if self.log_probabilities_ else "centred"
+            # A map of given numbers, never fitted, reads centred logits.
+            chosen = getattr(self, "log_probabilities_", 0.0)
+            return "log-probabilities" if chosen else "centred"
         return super().x_is
 
     def settled(self, predictions: Predictions) -> StructuredMatrixScaling:

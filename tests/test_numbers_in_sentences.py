@@ -60,9 +60,8 @@ def test_the_axis_of_gaps_is_in_points(drifted: cb.Monitor) -> None:
     windows = drifted.windows()
     chart = gap_chart(windows, drifted.tolerance, None, None)
     texts = re.findall(r'y="([\d.]+)" text-anchor="end">([^<]+)</text>', chart)
-    scale = {label: float(y) for y, label in texts}
-    most = max(scale, key=lambda label: float(label.replace("−", "-")))
-    high, point = scale["0"], (scale["0"] - scale[most]) / float(most)
+    scale = {label.removesuffix("\u202f%"): float(y) for y, label in texts}
+    high, point = scale["0"], (scale["0"] - scale["20"]) / 20
     dots = re.search(r'<g class="before">(.*?)</g>', chart)
     assert dots is not None
     drawn = [float(y) for y in re.findall(r'cy="([\d.]+)"', dots[1])]

@@ -181,3 +181,14 @@ def test_a_network_in_place_of_a_path_is_told_what_takes_it() -> None:
     fitted = cb.TemperatureScaling().fit_predictions(cb.load_sample("validation"))
     with pytest.raises(cb.InputError, match=r"CalibratedModule\(network, calibrator\)"):
         fitted.to_torch(torch.nn.Identity())
+
+
+@pytest.mark.parametrize("inputs", ["log-probabilities", "centred"])
+def test_a_module_reads_the_inputs_that_a_fit_chose(inputs):
+    chosen = cb.make_calibrator("sms", inputs=inputs).fit_predictions(SAMPLE)
+    expected = chosen.predict_proba(logits(torch.float64))
+    # What a fit that chose these inputs by itself leaves.
+    chosen.inputs = "likelier"
+    np.testing.assert_array_equal(chosen.predict_proba(logits(torch.float64)), expected)
+    found = chosen.to_torch(dtype="float64")(logits(torch.float64))
+    np.testing.assert_allclose(found, expected, atol=1e-12)

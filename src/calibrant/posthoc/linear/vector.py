@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -216,10 +216,8 @@ class StructuredMatrixScaling(PenalisedMap):
     def x_is(self) -> Inputs:
         """What was chosen, or what `inputs` says."""
         if self.inputs == "likelier":
-            # A map of given numbers, never fitted, reads centred logits.
-            chosen = getattr(self, "log_probabilities_", 0.0)
-            return "log-probabilities" if chosen else "centred"
-        return super().x_is
+            return "log-probabilities" if self.log_probabilities_ else "centred"
+        return "centred" if self.inputs == "centred" else "log-probabilities"
 
     def settled(self, predictions: Predictions) -> StructuredMatrixScaling:
         """Return it with the inputs that it chooses by these rows."""
@@ -227,6 +225,12 @@ class StructuredMatrixScaling(PenalisedMap):
             return self
         refuse_many_classes(self.method, predictions.n_classes or 0, self.most_classes)
         return replace(self, inputs=self._likelier(predictions))
+
+    def bare(self) -> Self:
+        """Return a calibrator that has learnt nothing but what its map reads."""
+        other = super().bare()
+        other.inputs = self.x_is
+        return other
 
     def _likelier(self, predictions: Predictions) -> Inputs:
         return likelier_inputs(predictions, self._penalties, self.max_iterations)

@@ -342,9 +342,15 @@ def test_replicas_with_clusters_are_put_together_unless_they_share_one():
     merged = first.merge(second)
     for monitor in (whole, merged, first, second):
         monitor.close_clusters()
-    # Each learns by itself how large clusters are.
-    products = [one._state.tests.evidence.products for one in (first, second, merged)]
-    np.testing.assert_allclose(products[0] + products[1], products[2], atol=0.2)
+    # Each learns by itself how large clusters are: what each has bet is multiplied, and a cluster
+    # that is open when they are put together is bet on at the size that they learnt together.
+    of = {
+        name: one._state.tests.evidence.products
+        for name, one in {"first": first, "second": second, "merged": merged}.items()
+    }
+    np.testing.assert_allclose(of["first"] + of["second"], of["merged"], atol=0.2)
+    closed = first.merge(second)._state.tests.evidence.products
+    np.testing.assert_allclose(of["first"] + of["second"], closed, atol=1e-9)
     assert merged.log_e == pytest.approx(whole.log_e, abs=0.5)
     assert merged.rows == whole.rows
     with pytest.raises(cb.CalibrantError, match="rows of the same cluster"):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -533,6 +534,7 @@ def test_a_bad_line_is_named_and_nothing_of_its_block_is_counted(run, tmp_path, 
 def test_without_a_stream_there_is_one_sentence(run, tmp_path):
     assert run().err == "error: monitor takes a STREAM: a file, or - for standard input\n"
     assert "--idle goes with --follow" in run("x.jsonl", "--idle", "3").err
+    assert "goes with --cluster" in run("x.jsonl", "--open-clusters", "3").err
     assert "there is no such file" in run("nowhere.jsonl").err
     (tmp_path / "x.jsonl").write_text("")
     assert "is read by this command" in run("x.jsonl", "--json", "x.jsonl").err
@@ -885,3 +887,14 @@ def test_a_folder_stands_for_its_files(run: Run, tmp_path: Path) -> None:
     whole = run("parts", "--json", "-")
     assert json.loads(whole.out)["rows"] == 600
     assert whole.out == run("parts/2.npz", "parts/10.npz", "--json", "-").out
+
+
+def test_the_largest_logits_are_read_without_a_warning(run, tmp_path):
+    rows = [{"logits": [1e308, -1e308], "label": 0}, {"logits": [-1e308, 1e308], "label": 1}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ended = run("rows.jsonl", "--json", "found.json")
+    assert (ended.code, ended.err) == (0, "")
+    (window,) = json.loads((tmp_path / "found.json").read_text())["windows"]
+    assert (window["confidence"], window["accuracy"]) == (1.0, 1.0)

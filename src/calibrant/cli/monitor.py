@@ -173,6 +173,8 @@ def monitor(
     names = ("tolerance", "alpha", "average_run_length", "window", "n_groups", "open_clusters")
     given = {name: getattr(options, name) for name in names}
     settings = {name: value for name, value in given.items() if value is not None}
+    if options.open_clusters is not None and read.cluster is None and not options.merge:
+        raise InputError("--open-clusters goes with --cluster COLUMN, which names the clusters")
     by, of, acted = options.by, options.of, None
     if options.decision is not None:
         settings["promise"], by, of, acted = _promise(options.decision, by, of)

@@ -246,8 +246,9 @@ class Scores:
         """Return scores as they are kept; None of rows that none are kept of."""
         if rows.top_only or rows.label_index is not None:
             return None
-        scores = to_numpy(rows.scores).astype(np.float32)
-        if not np.isfinite(scores).all():  # classes are masked
+        with np.errstate(over="ignore"):
+            scores = to_numpy(rows.scores).astype(np.float32)
+        if not np.isfinite(scores).all():  # classes are masked, or beyond float32
             return None
         form = Form(rows.kind, rows.binary, scores.shape[1], rows.class_names)
         if form != self.form:

@@ -167,7 +167,8 @@ def exponentials(chunk: Array) -> tuple[Array, Array, FloatArray, FloatArray]:
     else:
         # Row by row, so that a row's last digits don't depend on the other rows of its chunk.
         shift = xp.where(safe, xp.zeros_like(top), top)
-        shifted = chunk - shift[:, None]
+        with np.errstate(over="ignore"):  # -inf, whose exponential is 0, is right
+            shifted = chunk - shift[:, None]
         scale = np.exp(to_numpy(top - shift).astype(np.float64))
     others = put(xp.exp(shifted), best, 0.0)
     return best, others, scale, to_numpy(row_sums(others)).astype(np.float64) / scale

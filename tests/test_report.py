@@ -295,15 +295,15 @@ def test_few_rows_make_a_page(n: int, tmp_path: Path) -> None:
     assert Page(tmp_path / "r.html").document["n"] == n
 
 
-def test_results_without_a_page_are_refused_and_an_old_page_stays(
+def test_what_a_page_cannot_show_is_refused_and_an_old_page_stays(
     comparison: cb.Comparison, sets: tuple[cb.Predictions, cb.Predictions], tmp_path: Path
 ) -> None:
     path = tmp_path / "r.html"
     path.write_text("old")
     groups = cb.evaluate_by(sets[1], "predicted", metrics=["ece"], resamples=20)
-    with pytest.raises(InputError, match="no page of a GroupedEvaluation"):
-        groups.to_html(path)
-    with pytest.raises(InputError, match="no page with groups"):
+    with pytest.raises(InputError, match="neither ids nor images"):
+        groups.to_html(path, ids=np.arange(sets[1].n))
+    with pytest.raises(InputError, match="only the page of an evaluation shows groups"):
         comparison.to_html(path, groups=groups)
     assert path.read_text() == "old"
     with pytest.raises(InputError, match="folder"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import joblib
@@ -12,10 +13,15 @@ import numpy as np
 import pytest
 
 import calibrant as cb
+from calibrant.core.result import Drawn, Result
+from calibrant.evaluation.history import History
 from calibrant.metrics.registry import METRICS, POSITIVE_METRICS
 
 VAL, TEST = cb.load_sample("validation"), cb.load_sample("test")
 LONGEST_REPR = 700
+
+
+SCALING = cb.TemperatureScaling().fit_predictions(VAL)
 
 
 def results() -> dict[str, Any]:
@@ -31,10 +37,14 @@ def results() -> dict[str, Any]:
         "models": cb.compare_models({"a": few, "b": few}, methods="temperature", **options),
         "rows": cb.rows_needed(np.full(100, 0.9), ece=0.05),
         "worth": cb.posthoc.cross_validated("temperature", few, **options),
+        "prior": cb.posthoc.estimate_prior(SCALING, some, few, resamples=20),
+        "accuracy": cb.posthoc.expected_accuracy(SCALING, some, few, resamples=20),
+        "history": History({name: cb.evaluate(rows, **options) for name, rows in sets.items()}),
     }
 
 
 FOUND = results()
+WITH_PAGE = {name: found for name, found in FOUND.items() if isinstance(found, Result)}
 EVERY = pytest.mark.parametrize("name", FOUND)
 
 
@@ -49,6 +59,47 @@ def test_a_result_comes_back_from_a_pickle_as_it_was(name: str) -> None:
     assert text_of(again) == text_of(found)
     if hasattr(found, "as_dict"):
         assert again.as_dict() == found.as_dict()
+
+
+@pytest.mark.parametrize("name", WITH_PAGE)
+def test_every_result_has_a_page_with_its_finding_and_its_table(name: str, tmp_path: Path) -> None:
+    found = WITH_PAGE[name]
+    found.to_html(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    first, *_ = found.as_table().rows
+    assert first[0].removesuffix("*") in page.partition("<table")[2]
+    if name in ("groups", "many", "worth", "prior", "accuracy"):
+        assert found.headline()[:12] in page.partition("<h1")[2].partition("</h1>")[0]
+
+
+def test_results_of_metrics_have_a_picture_and_others_no_plot() -> None:
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib.figure import Figure
+
+    drawn = [name for name, found in WITH_PAGE.items() if isinstance(found, Drawn)]
+    assert drawn == ["evaluation", "groups", "comparison", "models", "worth", "history"]
+    assert not hasattr(WITH_PAGE["prior"], "plot")
+    for name, rows in {"models": 4, "worth": 2, "history": 2}.items():
+        ax = WITH_PAGE[name].plot(ax=Figure().subplots())
+        assert len(ax.get_yticklabels()) == rows
+        assert ax.get_xlabel().startswith({"history": "ECE"}.get(name, "NLL"))
+
+
+def test_a_pickle_holds_only_what_was_found() -> None:
+    confidence = np.linspace(0.01, 0.99, 4_000)
+    rows = cb.Predictions.from_binary(confidence, np.arange(4_000) % 2)
+    found = cb.evaluate(rows, metrics=["ece_positive"], resamples=20)
+    before = len(pickle.dumps(found))
+    str(found), found.as_dict(), found.positive
+    assert len(pickle.dumps(found)) == before
+
+
+def test_a_comparison_pickles_to_little_more_than_its_evaluations() -> None:
+    found = FOUND["comparison"]
+    evaluations = len(pickle.dumps([method.evaluation for method in found.methods]))
+    assert len(pickle.dumps(found)) < evaluations + 10_000
 
 
 def test_results_cross_process_pools_and_joblib() -> None:

@@ -238,16 +238,18 @@ def compare(
     if not any(entry.name == UNCALIBRATED for entry in entries):
         network = replace(RowSample.of(test), margins=narrow).for_pictures(losses=True)
     before_fit = _mean_scores(fit)
+    verdict = decide(entries, level, margin)
     return Comparison(
         fit.source,
         test.source,
         fit.n,
         test.n,
         rank_by,
-        entries,
+        # Only the verdict reads each row's losses, and they are most of the memory.
+        [replace(entry, losses={}) for entry in entries],
         skipped,
         Network(network, resamples, seed, *before_fit),
-        decide(entries, level, margin),
+        verdict,
     )
 
 

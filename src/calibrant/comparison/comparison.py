@@ -14,7 +14,7 @@ from calibrant.comparison.verdict import (
     Verdict,
     differences_to_best,
 )
-from calibrant.core.result import Result
+from calibrant.core.result import Drawn
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, listed, names_by_text, wrap
 from calibrant.evaluation.evaluate import evaluate
@@ -59,7 +59,7 @@ class Network:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison(Result):
+class Comparison(Drawn):
     """What `compare` found; prints as a table.
 
     Attributes:

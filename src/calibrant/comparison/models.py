@@ -23,7 +23,7 @@ from calibrant.comparison.verdict import UNCALIBRATED
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.errors import InputError
 from calibrant.core.progress import Watcher, part_of
-from calibrant.core.result import Result
+from calibrant.core.result import Drawn
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, listed
 from calibrant.evaluation.best_set import covariance_of_means, may_have_best_mean
@@ -98,7 +98,7 @@ class ModelEntry:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ModelComparison(Result):
+class ModelComparison(Drawn):
     """Which network to use, with which map; prints as a table.
 
     Attributes:

@@ -17,7 +17,6 @@ from calibrant.core.errors import InputError, NotApplicableError
 from calibrant.core.progress import Watcher, steps
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
-from calibrant.core.text import wrap
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.formatting import in_percent, interval_of, show
 from calibrant.evaluation.results import MetricResult
@@ -111,10 +110,9 @@ class Transfer(Result):
         )
         return Table(head, lines, notes=notes)
 
-    def __str__(self) -> str:
-        table = self.as_table()
-        left = "".join(f"\nleft out {name}: {why}" for name, why in self.left_out.items())
-        return f"{wrap(self.headline())}\n\n{table.to_text()}\n\n{wrap(table.notes)}{left}"
+    def below(self) -> tuple[str, ...]:
+        """Return which sets were left out, and why."""
+        return tuple(f"left out {name}: {why}" for name, why in self.left_out.items())
 
     def records(self) -> list[dict[str, Any]]:
         """Return a row a cell."""

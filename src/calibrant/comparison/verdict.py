@@ -82,7 +82,7 @@ class ComparedMethod:
         keeps_accuracy: whether every test row kept its predicted class.
         warnings: what the fit warned of.
         by_margin: of a method that gives each row a temperature, that over the margin.
-        losses: of each mean metric its (N,) numbers of the test rows.
+        losses: of each mean metric its (N,) numbers of the test rows; a comparison keeps none.
     """
 
     name: str

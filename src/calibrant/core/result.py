@@ -53,6 +53,11 @@ class Result:
         """Return the paragraphs that it prints below the table and its notes."""
         return ()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields, without what was made of them and can be made again."""
+        fields = getattr(self, "__dataclass_fields__", vars(self))
+        return {name: vars(self)[name] for name in fields}
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.headline()}>"
 
@@ -83,26 +88,12 @@ class Result:
             ) from error
         return pandas.DataFrame(self.records())
 
-    def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw it with matplotlib, into `ax` or axes of its own, and return these.
-
-        Of an evaluation that is the reliability diagram, whose options `reliability_diagram` names;
-        of groups and of a comparison the leading metric of each, with interval and floor, or
-        another ``metric=``; of decisions the risk over coverage with its bound, the
-        net benefit over thresholds, or the sizes of sets by class.
-
-        Raises:
-            InputError: there is no picture of this result, or the metric wasn't measured.
-        """
-        return import_module(PICTURES).plot(self, ax, **options)
-
     def to_html(self, path: str | PathLike[str], **options: Any) -> None:
         """Write its page: one file with tables and charts that loads nothing.
 
-        Evaluations, comparisons and decisions have one. The page of an evaluation shows
-        ``groups=`` as well, what `calibrant.evaluate_by` found on the same rows. Pages of
-        evaluations and comparisons list some rows of every bin and class: ``ids=`` (N,) are what
-        these are called in place of their numbers, and ``images=``
+        The page of an evaluation shows ``groups=`` as well, what `calibrant.evaluate_by` found on
+        the same rows. Pages of evaluations and comparisons list some rows of every bin and class:
+        ``ids=`` (N,) are what these are called in place of their numbers, and ``images=``
         (N, H, W) or (N, H, W, 3) uint8 are shown small beside them. N counts the rows as they were
         before any split.
 
@@ -111,7 +102,7 @@ class Result:
             options: see above.
 
         Raises:
-            InputError: there is no page of this result, or the path can't be written.
+            InputError: this page has no such option, or the path can't be written.
 
         Examples:
             >>> from pathlib import Path
@@ -129,6 +120,23 @@ class Result:
         table = self.as_table()
         notes = f"<p><small>{escape(table.notes)}</small></p>" if table.notes else ""
         return f"<div><p>{escape(self.headline())}</p>\n{table.to_html()}\n{notes}</div>"
+
+
+class Drawn(Result):
+    """A result that has a picture."""
+
+    def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw it with matplotlib, into `ax` or axes of its own, and return these.
+
+        Of an evaluation that is the reliability diagram, whose options `reliability_diagram` names;
+        of groups, comparisons and sets in their order the leading metric of each, with interval and
+        floor, or another ``metric=``; of decisions the risk over coverage with its bound, the
+        net benefit over thresholds, or the sizes of sets by class.
+
+        Raises:
+            InputError: there is nothing to draw, or the metric wasn't measured.
+        """
+        return import_module(PICTURES).plot(self, ax, **options)
 
 
 def facts_html(title: str, facts: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import InputError
-from calibrant.core.result import Result
+from calibrant.core.result import Drawn
 from calibrant.core.text import counted
 from calibrant.core.weights import codes_of
 from calibrant.evaluation.formatting import percent
@@ -156,7 +156,7 @@ def mean_of(
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Decision(Result):
+class Decision(Drawn):
     """What is done with the calibrated probabilities of a row, found on rows with labels.
 
     Class attributes:

@@ -45,7 +45,8 @@ def groups_in_memory(predictions: Predictions, groups: str | Array, quantiles: i
     """Return the groups of rows in memory."""
     names, member = grouping(predictions, groups, quantiles)
     sizes = np.bincount(member, minlength=len(names))
-    order = np.argsort(member, kind="stable")
+    # Results keep them: in few bytes.
+    order = np.argsort(member, kind="stable").astype(np.min_scalar_type(predictions.n))
 
     def make(own: IntArray) -> Sample | str:
         rows = predictions.take(own)

@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.progress import Progress, Watcher
-from calibrant.core.result import Result
+from calibrant.core.result import Drawn
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, format_table, wrap
 from calibrant.evaluation.evaluate import evaluate_sample
@@ -83,7 +83,7 @@ SMALLEST_VARIANCE = 1e-12
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GroupedEvaluation(Result):
+class GroupedEvaluation(Drawn):
     """What `evaluate_by` found; prints as a table, and `result["3"]` is the group's `Evaluation`.
 
     Attributes:
@@ -358,7 +358,8 @@ def evaluate_labels(
         watch=watch,
     )
     groups = {name: found.groups[name] for name in names if name in found.groups}
-    return replace(found, by=MANY_LABELS, groups=groups)
+    # A page lists rows of groups, and none of many labels.
+    return replace(found, by=MANY_LABELS, groups=groups, members={})
 
 
 def evidence(

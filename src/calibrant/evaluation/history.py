@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrant.core.errors import InputError
-from calibrant.core.result import Result
+from calibrant.core.result import Drawn
 from calibrant.core.tables import Table
 from calibrant.evaluation.formatting import compared, in_percent_are, percent, show, with_interval
 from calibrant.evaluation.results import Evaluation, MetricResult
@@ -15,7 +15,7 @@ from calibrant.evaluation.uncertainty import PairedDifference, paired_difference
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class History(Result):
+class History(Drawn):
     """Evaluations in an order that means something; prints as a table, a set of rows a line.
 
     Attributes:

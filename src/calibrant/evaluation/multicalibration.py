@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError, PredictionsError
-from calibrant.core.result import Result
+from calibrant.core.result import Drawn
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, wrap
 from calibrant.evaluation.formatting import percent
@@ -90,7 +90,7 @@ class GroupError:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Multicalibration(Result):
+class Multicalibration(Drawn):
     """What `multicalibration` found; prints the worst groups.
 
     Attributes:

@@ -16,7 +16,7 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
-from calibrant.core.result import Result
+from calibrant.core.result import Drawn
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, listed, wrap
 from calibrant.evaluation.formatting import (
@@ -154,7 +154,7 @@ def result_of(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Evaluation(Result):
+class Evaluation(Drawn):
     """What `evaluate` found; prints as a table, and `result["ece"].value` gives a number.
 
     Attributes:

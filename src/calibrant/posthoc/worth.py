@@ -17,7 +17,7 @@ import numpy as np
 from calibrant.core.arrays import FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError, heard_warnings
 from calibrant.core.progress import Watcher, steps
-from calibrant.core.result import Result
+from calibrant.core.result import Drawn
 from calibrant.core.tables import Table
 from calibrant.evaluation.bootstrap import drawn_once
 from calibrant.evaluation.evaluate import evaluate
@@ -72,7 +72,7 @@ WORDS: Mapping[State, str] = {
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CrossValidated(Result):
+class CrossValidated(Drawn):
     """What a fit changes on rows that it hasn't seen; prints as a table.
 
     Attributes:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.comparison.comparison import Comparison
+from calibrant.comparison.models import ModelComparison
 from calibrant.comparison.verdict import ComparedMethod
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
@@ -26,12 +27,14 @@ from calibrant.decision.grouped import GroupedDecision
 from calibrant.decision.risk import RiskDecision
 from calibrant.decision.sets import SetDecision
 from calibrant.evaluation.groups import PRINTED_GROUPS, GroupedEvaluation
+from calibrant.evaluation.history import History
 from calibrant.evaluation.multicalibration import Multicalibration
 from calibrant.evaluation.results import Evaluation, MetricResult
 from calibrant.metrics.binned import DEFAULT_BINS
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.temperature.scaling import MarginTemperature, RowTemperature
 from calibrant.posthoc.temperature.scaling import margin_temperature as by_margin
+from calibrant.posthoc.worth import CrossValidated
 from calibrant.predictions.predictions import Predictions
 from calibrant.report import series
 
@@ -320,21 +323,29 @@ ROW_HEIGHT, FEWEST_INCHES = 0.28, 1.6
 
 
 def plot(result: Any, ax: Axes | None = None, **options: Any) -> Axes:
-    """Draw a result; see `calibrant.core.result.Result.plot`.
+    """Draw a result; see `calibrant.core.result.Drawn.plot`.
 
     Raises:
         InputError: another result, or a metric that wasn't measured.
     """
     if isinstance(result, Evaluation):
         return reliability_diagram(result, ax, **options)
+    measured: dict[str, Evaluation] | None = None
+    lead, marked = "", None
     if isinstance(result, GroupedEvaluation):
-        name = options.pop("metric", result.metric)
-        groups = {group: one.results for group, one in result.groups.items()}
-        return _intervals(groups, name, ax, result.miscalibrated, **options)
-    if isinstance(result, Comparison):
-        name = options.pop("metric", result.rank_by)
-        methods = {one.name: one.evaluation.results for one in result.methods}
-        return _intervals(methods, name, ax, list(methods), **options)
+        measured, lead, marked = result.groups, result.metric, result.miscalibrated
+    elif isinstance(result, Comparison):
+        measured, lead = {m.name: m.evaluation for m in result.methods}, result.rank_by
+    elif isinstance(result, ModelComparison):
+        measured, lead = {entry.said: entry.evaluation for entry in result.entries}, result.score
+    elif isinstance(result, History):
+        measured, lead = dict(result.evaluations), result.metrics[0]
+    elif isinstance(result, CrossValidated):
+        measured, lead = {"as it is": result.before, result.method: result.after}, result.score
+    if measured is not None:
+        results = {name: found.results for name, found in measured.items()}
+        marked = list(results) if marked is None else marked
+        return _intervals(results, options.pop("metric", lead), ax, marked, **options)
     if isinstance(result, RiskDecision):
         return _risk_with_bound(result, ax, **options)
     if isinstance(result, CostDecision) and result.benefit:

@@ -7,7 +7,6 @@ from typing import Any
 from markupsafe import Markup
 
 from calibrant.comparison.comparison import Comparison
-from calibrant.comparison.models import ModelComparison
 from calibrant.core.errors import InputError
 from calibrant.core.result import Result
 from calibrant.decision.base import Decision
@@ -15,7 +14,6 @@ from calibrant.evaluation.groups import GroupedEvaluation
 from calibrant.evaluation.history import History
 from calibrant.evaluation.multicalibration import Multicalibration
 from calibrant.evaluation.results import Evaluation, MetricResult, heading, standing
-from calibrant.posthoc.worth import CrossValidated
 from calibrant.report.charts import (
     THIN,
     Area,
@@ -119,49 +117,43 @@ def page_of(
     """Return the page of a result. What its kind of scores can't show is left out.
 
     Args:
-        result: an evaluation, a comparison of methods or of models, what a fit is worth, a
-            decision, or the worst of many groups.
+        result: evaluations, comparisons and decisions have pictures; others a finding and a table.
         groups: what `calibrant.evaluate_by` found on the rows of an evaluation, to be shown as
             well.
         ids: (N,) names of the rows as they were read, for the list of rows; None for their numbers.
         images: (N, H, W) or (N, H, W, 3) uint8 pictures of them, shown small in that list.
 
     Raises:
-        InputError: another result, groups of a comparison, or ids or images that don't fit.
+        InputError: groups of another result, or ids or images that don't fit.
     """
     names = RowNames(ids, images)
-    if isinstance(result, Comparison) and groups is None:
-        return render(comparison_document(result, names), *comparison_words(result))
-    if (
-        isinstance(result, CrossValidated | ModelComparison | History | Decision | Multicalibration)
-        and groups is None
-    ):
-        if ids is not None or images is not None:
-            raise InputError("this page lists no rows, so it takes neither ids nor images")
-        if isinstance(result, Decision):
-            return decision_page(result)
-        if isinstance(result, Multicalibration):
-            return groups_page(result)
-        return history_page(result) if isinstance(result, History) else _page_of_table(result)
     if isinstance(result, Evaluation):
         result.sample.refuse_ranks("a page")
         document = evaluation_document(result, groups, names)
         return render(document, heading(result), standing(result))
-    what = "with groups" if groups is not None else f"of a {type(result).__name__}"
-    raise InputError(f"there is no page {what}; evaluations, comparisons and decisions have one")
+    if groups is not None:
+        raise InputError("only the page of an evaluation shows groups")
+    if isinstance(result, Comparison):
+        return render(comparison_document(result, names), *comparison_words(result))
+    if ids is not None or images is not None:
+        raise InputError("this page lists no rows, so it takes neither ids nor images")
+    if isinstance(result, Decision):
+        return decision_page(result)
+    if isinstance(result, Multicalibration):
+        return groups_page(result)
+    return history_page(result) if isinstance(result, History) else _page_of_table(result)
 
 
-def _page_of_table(result: CrossValidated | ModelComparison) -> str:
+def _page_of_table(result: Result) -> str:
     """Return the page of a result that is a finding and a table."""
     table = result.as_table()
-    lead, _, rest = result.headline().partition(". ")
-    more = result.matched() if isinstance(result, ModelComparison) else result.advice()
+    lead, _, rest = " ".join(result.above()).partition(". ")
     return render_page(
         "table.html.jinja",
         headline=typeset(f"{lead.removesuffix('.')}."),
-        deck=typeset(f"{rest} {more}".strip()),
+        deck=typeset(rest),
         shown=PageTable.of(table, "What was found"),
-        notes=typeset(table.notes),
+        notes=[typeset(note) for note in (table.notes, *result.below()) if note],
     )
 
 

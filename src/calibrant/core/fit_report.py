@@ -1,4 +1,4 @@
-"""What a fit says of itself."""
+"""The report of a fit."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ class Decision(Drawn):
         rule: its name in files and on the command line.
 
     Attributes:
-        calibrator: the fitted calibrator that it stands behind.
+        calibrator: the fitted calibrator whose probabilities it reads.
         source: the rows that it was found on; n: their number.
         clusters: number of clusters among them; None where rows are independent.
         notes: what a reader should know besides.

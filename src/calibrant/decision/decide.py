@@ -7,7 +7,7 @@ quantile, of its own, and all of them are to hold together: with a confidence of
 breaks its promise. Each of G groups is given a part of what may go wrong, (1 - sure) / G
 (Bonferroni): groups share no rows, so that little is lost by it.
 
-How many groups are counted hangs on their sizes alone, never on labels: groups so small that they
+How many groups are counted depends on their sizes alone, never on labels: groups so small that they
 couldn't pass with no error at all are left out, named, and nothing of theirs is answered.
 
 - At a risk: fixed-sequence testing in each group (`calibrant.decision.risk`).
@@ -121,7 +121,7 @@ def decide(
 ) -> CostDecision: ...
 
 
-# Parameters: what stands behind the decision, one of the rules with its numbers, and the draws.
+# Parameters: the calibrator before the decision, one of the rules with its numbers, and the draws.
 def decide(
     calibrator: Calibrator | str,
     rows: Predictions | Shards,

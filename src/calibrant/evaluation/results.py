@@ -430,7 +430,7 @@ def headline(evaluation: Evaluation) -> str:
 
 
 def of_positive(evaluation: Evaluation) -> str:
-    """Return what binary predictions say of the positive class, as a sentence, or nothing."""
+    """Describe the positive class of binary predictions in a sentence; empty for other kinds."""
     mean, share = evaluation.mean_probability, evaluation.positive_share
     gap = evaluation.positive_gap
     if mean is None or share is None or gap is None:

@@ -192,7 +192,7 @@ def _predicted(
     groups: IntArray | None,
     rng: np.random.Generator,
 ) -> FloatArray:
-    """Return what other rows say of each outcome; where it isn't known, the mean of all folds."""
+    """Predict each outcome from the other folds; where it isn't known, by the mean of all folds."""
     units = np.arange(len(scores)) if groups is None else groups
     own = np.unique(units[known])
     folds = min(FOLDS, len(own))

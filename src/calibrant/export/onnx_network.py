@@ -446,7 +446,7 @@ def _inner(graph: Any) -> Iterator[Any]:
 
 
 def _values(graph: Any) -> Iterator[Any]:
-    """Yield what a graph says of its values, each with a name."""
+    """Yield the descriptions of a graph's values, each with a name."""
     yield from graph.input
     yield from graph.output
     yield from graph.value_info

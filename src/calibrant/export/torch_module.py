@@ -75,7 +75,7 @@ class CalibratorModule(nn.Module):
             self.register_buffer(place, torch.tensor(array).contiguous())
 
     def extra_repr(self) -> str:
-        """Return what a printed module says of itself."""
+        """Return the text in a printed module's brackets."""
         return f"method='{self.method}', classes={self.n_classes}"
 
     def forward(self, scores: Tensor, features: Tensor | None = None) -> Tensor:

@@ -400,7 +400,7 @@ class _Choice:
     # --- what stands beside the scores
 
     def _roles_of_confidence(self, form: Form) -> dict[str, str | None]:
-        """Return what says of each confidence, or score, whether it is right."""
+        """Return the column that tells whether each confidence, or score, is right."""
         options = self.options
         predicted = next((name for name in PREDICTED if name in self.known), None)
         if options.correct is not None:
@@ -458,7 +458,7 @@ class _Choice:
         return name
 
     def _unlabelled(self, candidates: Sequence[str]) -> PredictionsError:
-        """Return what to say of a file whose scores are found and whose labels aren't."""
+        """Return the error for a file whose scores are found and whose labels aren't."""
         missing = " or ".join(f"'{name}'" for name in candidates)
         usual = f"expected {self.file.expected}; " if self.file.expected else ""
         return PredictionsError(

@@ -281,7 +281,7 @@ class Monitor:
     ) -> tuple[Alarm, ...]:
         """Take outcomes, in any order, and count each row that has its prediction, once.
 
-        A row counts when both are there. So the guarantees want a delay that doesn't hang on the
+        A row counts when both are there. So the guarantees want a delay that doesn't depend on the
         outcome: if errors are known sooner than successes, the rows counted are no fair sample.
 
         Args:

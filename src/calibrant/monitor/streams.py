@@ -381,7 +381,7 @@ def _standard_input(monitor: Monitor, reading: Reading, follow: Following) -> It
     first = FirstRows("-", reading.read)
     last = time.monotonic()
     while not follow.stop():
-        # Windows can't say of a pipe whether it holds anything.
+        # Windows can't tell whether a pipe holds anything.
         if os.name == "posix" and not select.select([descriptor], [], [], POLL_SECONDS)[0]:
             if follow.idle is not None and time.monotonic() - last >= follow.idle:
                 break

@@ -20,7 +20,7 @@ with errors e = a - c and their spreads s = sqrt(c (1 - c)), and taken for the n
 
 Calibrators as they would be if their rows had been drawn again: what a fit is unsure of.
 
-What is computed behind a calibrator hangs on the rows of the fit. These are resampled, clusters as
+What is computed from a calibrator depends on the rows of its fit. These are resampled, clusters as
 wholes, and the method is fitted to each resample anew; how much the result moves is the
 calibrator's own share of its error.
 """
@@ -88,7 +88,7 @@ def fitted_to(calibrator: Calibrator, rows: Predictions) -> bool:
 
 
 def not_fitted_note(calibrator: Calibrator, rows: Predictions) -> str:
-    """Return what to say of intervals where `fitted_to` these rows a calibrator isn't."""
+    """Return the caveat on intervals of a calibrator that has not been fitted to these rows."""
     return (
         f"{calibrator.method} wasn't fitted to {rows.source}, as far as can be told, so the "
         "intervals leave out the uncertainty of its fit."

@@ -48,8 +48,8 @@ class Chain(Calibrator):
     ``svs__ridge``, ``top_rest__knots``.
 
     Args:
-        folds: parts for cross-fitting; 1 fits each step to what the one before says of its own
-            rows.
+        folds: parts for cross-fitting; 1 fits each step to the outputs of the one before for
+            its own rows.
         seed: of the folds.
 
     Attributes:

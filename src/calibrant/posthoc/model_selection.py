@@ -115,8 +115,8 @@ def trials_of(
 ) -> tuple[dict[str, Trial], dict[str, Calibrator]]:
     """Return the trials of all chains and what they begin with, less those that are left out.
 
-    Those are what refuses the rows; what stands behind a first step that is worse than the fallback
-    by more than `hopeless` standard errors; and what stands so far behind the best that its last
+    Left out are methods that refuse the rows; chains whose first step is worse than the fallback
+    by more than `hopeless` standard errors; and chains so far from the best that their last
     step, gaining what it gains by itself, can't catch up. Beside them the first steps: what such a
     step chooses by rows held out, a ridge, it chooses once and not in every fold.
     """

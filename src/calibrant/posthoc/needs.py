@@ -114,7 +114,7 @@ def _place_of_scores(predictions: Predictions) -> tuple[float, float]:
 
 
 def note_of_zeros(estimator: Estimator) -> str | None:
-    """Return what a fit report says of exact zeros, if the fit saw some."""
+    """Return the fit report's note on exact zeros, if the fit saw some."""
     if estimator.kind_ != "probs" or estimator.placing_ is None:
         return None
     (floor,) = estimator.placing_

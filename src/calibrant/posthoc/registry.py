@@ -1,4 +1,4 @@
-"""Calibrators by name, and what each says of itself: ours, chains, those of other packages.
+"""Calibrators by name, with their descriptions: ours, chains, those of other packages.
 
 A method of the package is one line here, its name and its place, as a plug-in is one line among its
 package's entry points. Either is imported when it is first asked for.

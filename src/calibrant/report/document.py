@@ -381,7 +381,7 @@ FEWEST_CONTENDERS = 3
 
 
 def _scale_of_ranking(comparison: Comparison, metric: str) -> list[float]:
-    """Return the scale of those that compete: who can't be told from the best, and a few at least.
+    """Return the scale of an axis: it covers the methods that may be best, and a few others.
 
     The uncalibrated confidences, and whoever is as far off, get an arrow.
     """
@@ -457,7 +457,7 @@ def _numbers(evaluation: Evaluation) -> str:
 def _rank_words(
     result: MetricResult, difference: DifferenceToBest, **standing: bool
 ) -> dict[str, Any]:
-    """Return what the ranking says of a method by one metric."""
+    """Return a method's place in the ranking by one metric."""
     value, low, high = (
         figure_of(result.metric, v) for v in (difference.value, difference.low, difference.high)
     )

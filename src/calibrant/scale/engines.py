@@ -185,7 +185,7 @@ def _begin_worker() -> None:
 def refuse_unguarded_script() -> None:
     """Raise `InputError` where processes would run the script that starts them once more each.
 
-    They import the script to know what it defines. So what starts processes must stand behind
+    They import the script to know what it defines. So the code that starts processes must be under
     ``if __name__ == "__main__":``.
     """
     main = sys.modules.get("__main__")

@@ -162,7 +162,7 @@ class NetworkWithLoss(nn.Module):
         self.loss.start_epoch(epoch)
 
     def end_epoch(self, logits: Tensor | None = None, target: Tensor | None = None) -> None:
-        """Tell the loss that an epoch is over, and what the network says of held-out rows.
+        """Tell the loss that an epoch is over, and give it the outputs for held-out rows.
 
         Raises:
             InputError: the loss learns from held-out rows, and there are none.

@@ -142,7 +142,7 @@ class DenseLayer(nn.Module):
 
 @dataclass(frozen=True)
 class DenseNet:
-    """How a DenseNet is put together, and what there is to say of it.
+    """How a DenseNet is put together, and its description.
 
     Attributes:
         blocks: dense layers in each block.
@@ -211,7 +211,7 @@ def bottleneck(inputs: int, width: int, stride: int) -> Residual:
 
 @dataclass(frozen=True)
 class ResNet:
-    """How a residual network is put together, and what there is to say of it.
+    """How a residual network is put together, and its description.
 
     Attributes:
         depths: blocks in each stage.
@@ -284,7 +284,7 @@ class Attention(nn.Module):
 
 @dataclass(frozen=True)
 class VisionTransformer:
-    """How a vision transformer is put together, and what there is to say of it.
+    """How a vision transformer is put together, and its description.
 
     Dosovitskiy et al., An Image is Worth 16x16 Words, ICLR 2021, with the mean of the patches in
     place of a class token and places as sines, as in Beyer, Zhai & Kolesnikov, Better plain ViT

@@ -74,7 +74,7 @@ def needs_of(study: Study) -> list[Need]:
 
 
 def summary(study: Study, inputs: Inputs) -> dict[str, Any]:
-    """Return what a list of studies says of one.
+    """Return a study's entry in the list of studies.
 
     Args:
         study: the study.

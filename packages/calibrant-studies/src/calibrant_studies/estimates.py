@@ -17,8 +17,8 @@ from calibrant_studies.kinds import kind_named
 from calibrant_studies.kinds.base import Measure
 from calibrant_studies.significance import LEVEL, Difference, may_be_best_over_seeds, paired
 
-# The standard deviations of normal noise that hold 95 %: a paper doesn't say of how many seeds its
-# spread is.
+# The standard deviations of normal noise that hold 95 %: a paper doesn't say from how many seeds
+# its spread is.
 _NORMAL = 1.96
 # With fewer, the scatter of seeds is known too badly to say whether a published value differs.
 FEWEST_SEEDS = 3

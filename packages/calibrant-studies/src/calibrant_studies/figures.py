@@ -329,5 +329,5 @@ def _point(ax: Axes, estimate: Estimate, height: int) -> None:
 
 
 def titled(measure: Measure) -> str:
-    """Return what an axis says of a measure."""
+    """Return the label of a measure's axis."""
     return f"{measure.title} in %" if measure.scale == 100 else measure.title

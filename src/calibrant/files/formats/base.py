@@ -159,7 +159,7 @@ class RowReader(ABC):
         return None
 
     def hint(self) -> str:
-        """Return what messages say of a file whose scores have no usual name."""
+        """Return the part of a message about a file whose scores have no usual name."""
         return ""
 
     def bad_cell(self, rules: Sequence[CellRule]) -> str | None:

@@ -294,7 +294,7 @@ class ArrowReader(ColumnReader):
             else:
                 batches = iter(reader)
             for batch in batches:
-                # What a damaged file says of itself may lead outside of it.
+                # The offsets in a damaged file may lead outside of it.
                 batch.validate(full=True)
                 yield batch
 

@@ -197,7 +197,7 @@ class _Rows(NamedTuple):
         return float(times(np.logaddexp(0.0, sign * eta), self.weights).sum())
 
     def at(self, weights: FloatArray, eta: FloatArray, loss: float) -> _Place:
-        """Return what the rows say of coefficients, given their log odds and loss."""
+        """Return the rows' gradient and curvature in the coefficients, given log odds and loss."""
         probability = sigmoid(eta)
         gradient = self.columns.T @ times(probability - self.correct, self.weights)
         bend = times(probability * (1 - probability), self.weights)

@@ -119,7 +119,7 @@ def read_data_set(
 
 
 def _unknown_layout(path: Path) -> InputError:
-    """Return what to say of a path that holds no data set, by what it does hold."""
+    """Return the error for a path that holds no data set, which names what it does hold."""
     no_layout = f"{path}: is no data set of a known layout"
     if path.is_file():
         return InputError(f"{no_layout}, but a file; give the folder that it lies in, or: {KNOWN}")

@@ -155,7 +155,7 @@ class Recorder(nn.Module):
         raise NotImplementedError
 
     def columns(self) -> dict[str, float]:
-        """End the epoch and return what the run's history says of it, by column."""
+        """End the epoch and return its entries for the run's history, by column."""
         raise NotImplementedError
 
 
@@ -183,7 +183,7 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
 
 @dataclass(frozen=True)
 class LossName:
-    """A name by which `make_loss` makes a loss, and what the list of losses says of it.
+    """A name by which `make_loss` makes a loss, and its entry in the list of losses.
 
     Attributes:
         name: on the command line.
@@ -326,7 +326,7 @@ class CalibrationLoss(nn.Module):
         """Tell the loss that an epoch of training is over; most don't care."""
 
     def update_from_validation(self, logits: Tensor, target: Tensor) -> None:
-        """Tell the loss what the network says of held-out rows after an epoch; most don't care.
+        """Give the loss the network's outputs for held-out rows after an epoch; most ignore them.
 
         Args:
             logits: (N, K) or (N, K, ...) of the validation set, network in eval mode.

@@ -146,7 +146,7 @@ def weights_of_classes(weights: Sequence[float] | Tensor | None) -> Tensor | Non
         return None
     try:
         table = torch.as_tensor(weights).detach().float().clone()
-    # What torch says of words, or of rows of several lengths.
+    # Torch's errors for words, or for rows of several lengths.
     except (TypeError, ValueError, RuntimeError):
         table = torch.empty(0)
     if table.ndim != 1 or len(table) < 2:

@@ -504,7 +504,7 @@ class ManyLabels(CalibrationLoss):
         self.base.end_epoch()
 
     def update_from_validation(self, logits: Tensor, target: Tensor) -> None:
-        """Tell the base loss what the network says of held-out rows, shaped as in `forward`."""
+        """Give the base loss the outputs for held-out rows, shaped as in `forward`."""
         self.base.update_from_validation(_no_and_yes(logits), target.round().long())
 
     def _row_losses(self, rows: Rows) -> Tensor:

@@ -1,4 +1,4 @@
-"""Every loss by its command-line name; what there is to say of one stands with it."""
+"""Every loss by its command-line name, with its description."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ LOSSES = WithPlugIns(
 
 
 def entry_of(name: str) -> tuple[LossName, type[CalibrationLoss]]:
-    """Return what a loss says of itself, and its class."""
+    """Return the description of a loss, and its class."""
     if name in _NAMED:
         return _NAMED[name]
     made: Any = LOSSES[name]

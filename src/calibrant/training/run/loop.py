@@ -179,7 +179,7 @@ class Loop:
             progress.best_accuracy = accuracy
             if self.settings.recipe.select == "best":
                 self._save(BEST)
-        # Last, so that what it says of the best weights is already on the disk.
+        # Last, so that its record of the best weights is already on the disk.
         self._save(LAST)
         if self.fabric.is_global_zero:
             write_history(self.folder, progress)
@@ -219,7 +219,7 @@ class Loop:
         return loss.detach(), right, len(target)
 
     def validate(self) -> Outputs:
-        """Return what the network says of the validation images, and tell it to the loss.
+        """Return the network's outputs for the validation images, and give them to the loss.
 
         Raises:
             InputError: the network has diverged.

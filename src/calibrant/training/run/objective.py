@@ -29,7 +29,7 @@ class Objective(nn.Module):
     Attributes:
         recorder: of what the loss does to each image, if it has any; None with mixtures, of which
             each belongs to several images.
-        average: of the network's weights, if it is that which counts.
+        average: of the network's weights, if the average is what is kept.
 
     Raises:
         InputError: the loss can't be used with this mixing, or the arguments aren't its own.

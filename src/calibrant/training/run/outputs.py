@@ -1,4 +1,4 @@
-"""What a network says of a set of images, over all devices."""
+"""A network's outputs for a set of images, over all devices."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def predict(
     *,
     layer: str | None = None,
 ) -> Outputs:
-    """Return what a network says of images or other rows, on the device that it is on.
+    """Return a network's outputs for images or other rows, on the network's device.
 
     Args:
         network: put into evaluation mode for this, and back. Any module that gives logits, see

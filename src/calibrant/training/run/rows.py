@@ -117,7 +117,7 @@ class Examples:
             batch = self._collate(rows)
         except CalibrantError:
             raise
-        # What a function that collates says of rows that it can't take is its own.
+        # A collate function raises errors of its own about rows that it can't take.
         except Exception as error:
             reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
             raise InputError(

@@ -122,7 +122,7 @@ PROTOCOLS = {
         drop_last=True,
     ),
 }
-# What may stand behind the name of a protocol.
+# What may follow the name of a protocol.
 CHANGES: dict[str, dict[str, Any]] = {
     "plp": {"peels": True},
     "ema": {"select": "ema"},
@@ -131,7 +131,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 def protocol_named(name: str) -> Protocol:
-    """Return a protocol, with the changes that stand behind its name.
+    """Return a protocol, with the changes that follow its name.
 
     Raises:
         UnknownMethodError: there is none of this name, or no such change.

@@ -60,7 +60,7 @@ class Ensemble(nn.Module):
 
 
 def ensemble_of(said: Sequence[Predictions], source: str = "ensemble") -> Predictions:
-    """Return what an ensemble says of rows of which each member has said its own.
+    """Return an ensemble's predictions from those of its members.
 
     Args:
         said: logits or probabilities of the same N rows, in the same order.

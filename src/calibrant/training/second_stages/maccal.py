@@ -235,7 +235,7 @@ def choose(points: Sequence[KappaPoint], plain: Candidate, tolerance: float) -> 
 
 
 def warning_of(point: KappaPoint, tolerance: float) -> str | None:
-    """Return what to say of a kappa that was given and is kept whatever it does."""
+    """Return the note on a kappa that was given, which is kept whatever its effect."""
     if point.keeps(tolerance):
         return None
     return (
@@ -256,8 +256,8 @@ ABLATION: dict[str, dict[str, Any]] = {
     "static adaptation": {"bottleneck": True, "adaptation": "static"},
     "decaying adaptation": {"bottleneck": True},
 }
-# What the paper says of its head; how long a feature row is, which its rate depends on, and how
-# kappa is found are not said, so give a kappa of your own.
+# From the paper's account of its head; how long a feature row is, which its rate depends on, and
+# how kappa is found are not said, so give a kappa of your own.
 PAPER: dict[str, Any] = {"bottleneck": True, "learning_rate": 0.1, "epochs": 40}
 
 

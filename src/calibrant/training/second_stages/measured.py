@@ -179,9 +179,9 @@ def beside_temperature(
     """Fit one temperature to held-out rows and measure it beside a new head.
 
     Args:
-        fitted_on: what the network's own head says of held-out rows.
-        old: what it says of the rows to measure on.
-        new: what the new head says of the same rows, in the same order.
+        fitted_on: predictions of the network's own head for held-out rows.
+        old: its predictions for the rows to measure on.
+        new: predictions of the new head for the same rows, in the same order.
         resamples: of the bootstrap; None as for `evaluate`.
         seed: of the bootstrap.
     """

@@ -219,7 +219,7 @@ def files_of_run(folder: Path, data: Path | None = None) -> tuple[Path, Path | N
 
 
 def write_training_predictions(folder: Path, file: Path, data: Path | None = None) -> None:
-    """Run the network of a run over its own training images and write what it says of them."""
+    """Run the network of a run over its own training images and write its outputs."""
     from calibrant.training.data import read_data_set
     from calibrant.training.run.outputs import predict, write_outputs
     from calibrant.training.run.rows import held_out

@@ -62,7 +62,7 @@ class SecondStage(ABC):
             so rows that neither has seen say more.
     """
 
-    # Its name on the command line, and what the list of methods says of it.
+    # Its name on the command line, and its entry in the list of methods.
     method: ClassVar[str]
     words: ClassVar[str] = ""
 
@@ -96,7 +96,7 @@ class SecondStage(ABC):
             labels: (N,) classes.
             validation: features and labels of held-out rows, for methods that choose by them.
             n_classes: number of classes; None if every class occurs among the labels.
-            reference_logits: (M, K) what the network's own head says of the M validation rows. The
+            reference_logits: (M, K) logits of the network's own head for the M validation rows. The
                 new head is compared with it, row by row, and with what one temperature would make
                 of it; None if nobody knows.
             progress: called with a line of text as each epoch begins.
@@ -260,7 +260,7 @@ class SecondStage(ABC):
 
 
 def _checked_reference(logits: Array, validation: FeatureRows | None) -> Tensor:
-    """Return what the network's head says of the validation rows as a tensor beside them."""
+    """Return the logits of the network's head for the validation rows, on their device."""
     if validation is None:
         raise InputError("reference_logits are of the validation rows: give these too")
     labels = to_numpy(validation.labels)

@@ -1,4 +1,4 @@
-"""What a kind of cell says of itself, and what it computes."""
+"""The description of a kind of cell, and what it computes."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def top_labels(rows: Predictions) -> Predictions:
 
 @dataclass(frozen=True)
 class Population:
-    """Rows that stand for all there are, with what fitted methods say of them.
+    """Rows that stand for the whole population, with the outputs of fitted methods.
 
     Attributes:
         after: the rows as each method has them.

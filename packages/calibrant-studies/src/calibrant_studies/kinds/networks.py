@@ -308,7 +308,7 @@ class CorruptedImages(NetworkKind):
     def _said(
         self, cell: Cell, network: Network, inputs: Inputs
     ) -> Iterable[tuple[str, Predictions]]:
-        """Return what a network says of each corruption: once for all heads behind it."""
+        """Return a network's outputs for each corruption: once for all heads on it."""
         name, severity = f"{cell.input}-c", int(cell.at["severity"])
         images = network.test_images(self.setting(cell, "most") or None)
         changed = corrupted(name, images, severity, inputs)

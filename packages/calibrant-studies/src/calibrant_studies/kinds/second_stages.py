@@ -169,7 +169,7 @@ NETWORK_METRICS = ("accuracy", "ece", "adaece", "overconfidence", "underconfiden
 
 PLAIN, WHOLE = "plain", ("plain", "plp", "balcal")
 PARTS = ("train", "val", "test")
-LINEAR = {"balcal": "1.linear"}  # of its two heads, that which sees features as they are
+LINEAR = {"balcal": "1.linear"}  # of its two heads, the one that sees features as they are
 
 
 class WholeNetworks(Kind):
@@ -253,7 +253,7 @@ class WholeNetworks(Kind):
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     def _train(self, cell: Cell, inputs: Inputs, cache: Path, folder: Path) -> None:
-        """Train a network, and write what it says of its images into a folder."""
+        """Train a network, and write its outputs for its images into a folder."""
         from calibrant.training.run.outputs import predict, write_outputs
         from calibrant.training.run.rows import TrainingBatches
         from calibrant.training.run.train import statistics_for

@@ -430,8 +430,8 @@ def claims(runs: Sequence[Run]) -> Table:
 def tally(rows: Sequence[Sequence[str]]) -> str:
     """Return how many claims came out how, from the rows of their table.
 
-    ECE and AdaECE measure the same error, O-ECE and U-ECE are its two parts: what the paper says of
-    both is one claim, which counts as open where the two verdicts differ.
+    ECE and AdaECE measure the same error, O-ECE and U-ECE are its two parts: the paper's
+    statement about both is one claim, which counts as open where the two verdicts differ.
     """
     by_claim: dict[tuple[str, str], set[str]] = {}
     for comparison, metric, *_, verdict in rows:

@@ -173,7 +173,7 @@ def _on_processor(accelerator: str) -> bool:
     return accelerator == "cpu" or (accelerator == "auto" and not any(others))
 
 
-# The network of a plan, trained if need be, and what it says of images.
+# The network of a plan, trained if need be, and its outputs for images.
 
 _TRAIN = "train.npz"
 
@@ -237,7 +237,7 @@ class Network:
             raise InputError(f"{path}: can't be read as the history of a run") from error
 
     def training_rows(self) -> Predictions:
-        """Return what it says of its training images, seen as they are; made if need be.
+        """Return its outputs for its training images without augmentation; made if need be.
 
         Raises:
             InputError: neither ``train.npz`` nor the network and its images are there.

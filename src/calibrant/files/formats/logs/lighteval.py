@@ -63,7 +63,7 @@ def _sample(row: Row, number: int) -> Row:
         texts, tokens = values, as_list(_parsed(row.get("cont_tokens")))
         query = row.get("example") or row.get("full_prompt")
     choices = [str(one) for one in as_list(doc.get("choices"))]
-    # Before 0.10 a pair: whether it is the likeliest text stands behind.
+    # Before 0.10 a pair: the second entry tells whether it is the likeliest text.
     logs = [one[0] if one else None for one in map(_pair, values)]
     golds = doc.get("gold_index")
     if "len_mc1" in specific:  # behind the choices of one question stand those of another

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -92,6 +93,19 @@ def assert_refused(outcome: Outcome, *words: str) -> None:
     assert plain(outcome.err)
     for word in words:
         assert word in outcome.err
+
+
+def test_the_line_to_paste_unpacks_a_packed_table_for_the_command_that_was_given(
+    run, folder, tmp_path
+):
+    path = tmp_path / "my rows.csv.gz"
+    path.write_bytes(gzip.compress((folder / "probs.csv").read_bytes()))
+    given = ["apply", str(folder / "saved.safetensors"), str(path), "--out", "a.csv"]
+    line = run(*given).err.splitlines()[1].partition(": ")[2]
+    assert shlex.split(line) == [
+        *("gunzip", "-c", str(path), "|", "calibrant", *given[:2], "-", *given[3:]),
+        *("--format", "csv"),
+    ]
 
 
 def test_the_line_to_paste_is_the_command_that_was_given(run, folder, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 import warnings
@@ -15,7 +16,8 @@ from made_logs import choices_of, harness_rows, letter_rows, metrics_of, write_l
 import calibrant as cb
 from calibrant.cli import main
 from calibrant.core.errors import PredictionsError
-from calibrant.files import read_column
+from calibrant.files import gate, read_column
+from calibrant.files.formats.logs import base
 from calibrant.files.formats.logs.reader import is_log
 
 REAL = Path(__file__).parents[2] / "shared/data/llm"
@@ -180,6 +182,21 @@ def test_an_accuracy_at_chance_is_no_sign_of_other_labels_where_the_log_has_it_t
         assert cb.read_predictions(path).origin.checked
 
 
+@pytest.mark.parametrize(("target", "width"), [("index", 4), ("text", 4), ("index", 2)])
+def test_rows_whose_right_choice_is_none_of_theirs_are_left_out_as_wrong(target, width, tmp_path):
+    rows = harness_rows(choices_of(20, widths=(width,)), target=target)
+    rows[3] |= {"target": "7" if target == "index" else "mauve", "acc": 0.0, "acc_norm": 0.0}
+    found = cb.read_predictions(write_lines(tmp_path / SAMPLES, rows))
+    assert found.n == 19
+    assert accuracy(found) == np.mean([row["acc"] for row in rows[:3] + rows[4:]])
+    assert "Left out 1 row (accuracy 0.0%): the right choice is none of the choices" in str(
+        found.origin
+    )
+    rows[3]["acc"] = 1.0  # scored as right, it has one
+    with pytest.raises(PredictionsError, match="can't be found|doesn't come out"):
+        cb.read_predictions(write_lines(tmp_path / "samples_b_1.jsonl", rows))
+
+
 def test_a_right_choice_that_is_nowhere_is_refused(tmp_path):
     rows = harness_rows(choices_of(5))
     for row in rows:
@@ -299,15 +316,39 @@ def test_a_log_may_be_written_in_other_ways(how, tmp_path):
     np.testing.assert_array_equal(found.labels, expected.labels)
 
 
-def test_a_log_that_ends_within_a_line_and_one_that_is_packed_are_refused_with_what_to_do(tmp_path):
+def test_a_log_that_ends_within_a_line_is_refused_with_the_line(tmp_path):
     file = write_lines(tmp_path / "samples_a_1.jsonl", harness_rows(choices_of(5)))
     file.write_text(file.read_text()[:-30])
     with pytest.raises(PredictionsError, match=r"line 5: expected a whole JSON object, found '\{"):
         cb.read_predictions(file)
+
+
+def test_packed_logs_are_read_up_to_a_bound(tmp_path, monkeypatch):
+    file = write_lines(tmp_path / "samples_a_1.jsonl", harness_rows(choices_of(5)))
     packed = tmp_path / "samples_a_1.jsonl.gz"
-    packed.write_bytes(b"\x1f\x8b")
-    with pytest.raises(PredictionsError, match="unpack it first: gunzip -k"):
+    packed.write_bytes(gzip.compress(file.read_bytes()))
+    found, expected = cb.read_predictions(packed), cb.read_predictions(file)
+    np.testing.assert_array_equal(found.scores, expected.scores)
+    assert list(read_column(packed, "task")) == ["a"] * 5
+    file.unlink()
+    assert cb.read_predictions(tmp_path).n == 5
+    packed.write_bytes(packed.read_bytes()[:-12])
+    with pytest.raises(PredictionsError, match="can't read the packed file"):
         cb.read_predictions(packed)
+    monkeypatch.setattr(gate, "MOST_DOCUMENT_BYTES", 1 << 20)
+    packed.write_bytes(gzip.compress(b"{" + b" " * (1 << 21)))
+    with pytest.raises(PredictionsError, match="more than 1 MiB; unpack it first: gunzip -k"):
+        cb.read_predictions(packed)
+
+
+def test_a_document_is_parsed_once(tmp_path, monkeypatch):
+    file = tmp_path / "samples_a_1.jsonl"
+    file.write_text(json.dumps(harness_rows(choices_of(5)), indent=2))
+    parsed: list[str] = []
+    load = base.load_json
+    monkeypatch.setattr(base, "load_json", lambda *given: parsed.append("") or load(*given))
+    assert cb.read_predictions(file).n == 5
+    assert len(parsed) == 1
 
 
 def test_each_of_a_folder_of_logs_is_measured_by_itself(tmp_path, capsys, monkeypatch):

@@ -62,9 +62,13 @@ def _proposed(words: Sequence[str], line: str) -> str:
     Args:
         words: of the command line.
         line: ``calibrant measure FILE`` and the options that read the file, which hold those that
-            were given.
+            were given; perhaps behind a command that unpacks the file, and a pipe.
     """
-    _, verb, file, *options = shlex.split(line)
+    before, pipe, own = line.rpartition(" | ")
+    _, verb, file, *options = shlex.split(own)
+    if pipe:
+        packed = [word for word in shlex.split(before) if not word.startswith("-")]
+        words = ["-" if word in packed else word for word in words]
     names = set(options[::2])
     if len(words) < 2 or file not in words or words[1] == verb:
         return line
@@ -75,7 +79,7 @@ def _proposed(words: Sequence[str], line: str) -> str:
             next(rest, None)
         elif word.partition("=")[0] not in names:
             given.append(word)
-    return shlex.join(["calibrant", *given, *options])
+    return before + pipe + shlex.join(["calibrant", *given, *options])
 
 
 def _interrupted(words: Sequence[str]) -> str:

@@ -6,6 +6,8 @@ decoder makes of them is one sentence.
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import math
 import os
@@ -18,7 +20,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path, PurePath
 from threading import RLock
-from typing import Any
+from typing import Any, BinaryIO
 
 from calibrant.core.errors import (
     CalibrantError,
@@ -119,6 +121,18 @@ def check_unpacked(size: int, packed: int, what: str, source: str) -> None:
     """Raise `PredictionsError` if so many bytes can't be packed into `packed`."""
     if size > HIGHEST_COMPRESSION * (packed + 1):
         raise PredictionsError(f"{source}: {what} can't be {size} bytes, packed into {packed}")
+
+
+def unpacked(file: BinaryIO, source: str) -> BinaryIO:
+    """Return what a file holds that gzip has packed; `PredictionsError` where it is too much."""
+    with file, readable("the packed file", source), gzip.GzipFile(fileobj=file) as packed:
+        held = packed.read(MOST_DOCUMENT_BYTES + 1)
+    if len(held) > MOST_DOCUMENT_BYTES:
+        raise PredictionsError(
+            f"{source}: holds more than {MOST_DOCUMENT_BYTES >> 20} MiB; unpack it first: gunzip "
+            f"-k {shlex.quote(source)}"
+        )
+    return io.BytesIO(held)
 
 
 def check_members(archive: zipfile.ZipFile, source: str) -> None:

@@ -43,7 +43,6 @@ from calibrant.files.formats.logs.signals import (
 )
 from calibrant.files.formats.logs.stated import how_stated, stated
 from calibrant.files.gate import readable
-from calibrant.files.opening import open_binary
 from calibrant.files.options import ReadOptions
 
 # Keys of a number a choice.
@@ -219,7 +218,7 @@ class TokenColumns(LogFormat):
             top = {name: p for name in tokens if (p := number_of(row[name])) is not None and p > 0}
             sums = dict.fromkeys(labels, 0.0)
             for token, p in top.items():
-                label = label_of(token, labels)
+                label = label_of(token, tuple(labels))
                 if label is not None:
                     sums[label] += p
             if not any(sums.values()):
@@ -336,7 +335,7 @@ class Grades(LogFormat):
 
     def recognises(self, file: LogFile) -> bool:
         """Return whether the header names a grade and a confidence."""
-        return file.first_line.split() in (
+        return file.first_line[:80].split() in (
             [b"grade", b"confidence_level"],
             [b"grade", b"confidence"],
         )
@@ -348,7 +347,7 @@ class Grades(LogFormat):
         table.signal = "the number beside each grade (a score, no probability)"
         if not score:
             table.signal = "the confidence beside each grade"
-        with open_binary(file.where) as raw, readable("the text", file.where):
+        with file.open() as raw, readable("the text", file.where):
             for number, line in enumerate(raw.read().decode("utf-8").splitlines()[1:], start=2):
                 word, _, cell = line.strip().partition(" ")
                 if not word:

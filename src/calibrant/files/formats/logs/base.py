@@ -15,14 +15,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import Any, ClassVar, cast
+from typing import Any, BinaryIO, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.errors import PredictionsError
 from calibrant.files.formats.base import Columns
-from calibrant.files.gate import MOST_DOCUMENT_BYTES, load_json, readable
+from calibrant.files.gate import MOST_DOCUMENT_BYTES, load_json, readable, unpacked
 from calibrant.files.opening import extension_of, is_folder, name_of, open_binary
 from calibrant.files.options import ReadOptions
 from calibrant.predictions.origin import LeftOut, Origin
@@ -36,12 +36,12 @@ BINARY = (b"PK\x03\x04", b"PAR1")
 
 def as_object(value: Any) -> Row:
     """Return a JSON object as it is, and an empty one for anything else."""
-    return cast(Row, value) if isinstance(value, dict) else {}
+    return value if value.__class__ is dict else {}
 
 
 def as_list(value: Any) -> list[Any]:
     """Return a JSON list as it is, and an empty one for anything else."""
-    return cast(list[Any], value) if isinstance(value, list) else []
+    return value if value.__class__ is list else []
 
 
 def number_of(value: Any) -> float | None:
@@ -71,14 +71,19 @@ class LogFile:
 
     def __init__(self, where: str) -> None:
         self.where, self.folder = where, is_folder(where)
-        self.extension, self.name = extension_of(where), name_of(where)
+        self.extension, self.name = extension_of(where), name_of(where).removesuffix(".gz")
+
+    def open(self) -> BinaryIO:
+        """Open the file; what gzip has packed is unpacked, up to a bound."""
+        file = open_binary(self.where)
+        return unpacked(file, self.where) if self.extension == ".gz" else file
 
     @cached_property
     def first_line(self) -> bytes:
         """The first line that isn't blank; empty for folders."""
         if self.folder:
             return b""
-        with open_binary(self.where) as file:
+        with self.open() as file:
             for line in islice(iter(lambda: file.readline(LONGEST_LINE), b""), 100):
                 if line.strip():
                     return line.removeprefix(b"\xef\xbb\xbf")
@@ -90,7 +95,7 @@ class LogFile:
         start = self.first_line.lstrip()[:1]
         if start not in (b"{", b"[") or (start == b"{" and self._of_line):
             return None
-        with open_binary(self.where) as file:
+        with self.open() as file:
             text = file.read(MOST_DOCUMENT_BYTES + 1)
         if len(text) > MOST_DOCUMENT_BYTES:
             return None
@@ -139,7 +144,7 @@ class LogFile:
             for number, item in enumerate(items):
                 yield f"entry {number}", self._row(item, f"entry {number}")
             return
-        with open_binary(self.where) as file, readable("the log", self.where):
+        with self.open() as file, readable("the log", self.where):
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     place = f"line {number}"
@@ -158,7 +163,7 @@ class LogFile:
 
     def table(self) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield each row of a table of text by the names of its columns, with its line."""
-        with open_binary(self.where) as file, readable("the table", self.where):
+        with self.open() as file, readable("the table", self.where):
             text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
             reader = csv.reader(text, delimiter="\t" if b"\t" in self.first_line else ",")
             header = [cell.strip() for cell in next(reader)]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import PredictionsError
 from calibrant.files.formats.logs.base import (
     LogFile,
@@ -22,7 +21,6 @@ from calibrant.files.formats.logs.signals import check_not_all_alike
 from calibrant.files.gate import load_json
 from calibrant.files.opening import beside, is_file, open_binary, within
 from calibrant.files.options import ReadOptions
-from calibrant.predictions.rows import softmax
 
 STATS, STATE, SPEC = "per_instance_stats.json", "scenario_state.json", "run_spec.json"
 SUMS = "stats.json"
@@ -31,6 +29,8 @@ TOLERANCE = 1e-6
 # Probabilities of the same log-probabilities don't differ by more.
 ALIKE = 1e-3
 SEPARATE = "multiple_choice_separate"
+# Of each instance what its references are compared by, and which of them are right.
+References = dict[str, tuple[list[float], list[int]]]
 
 
 class Helm(LogFormat):
@@ -55,7 +55,9 @@ class Helm(LogFormat):
             with open_binary(path) as found:
                 return load_json(found.read(), path)
 
-        stats = document(STATS) if file.folder else file.document
+        stats = as_list(document(STATS) if file.folder else file.document)
+        rows = [(row, _means(as_list(row.get("stats")))) for row in map(as_object, stats)]
+        plain = [(row, own) for row, own in rows if row.get("perturbation") is None]
         spec, state = as_object(document(SPEC)), as_object(document(STATE))
         method = as_object(spec.get("adapter_spec") or state.get("adapter_spec")).get("method", "")
         task = str(spec.get("name", "")).partition(":")[0].partition(",")[0]
@@ -69,28 +71,27 @@ class Helm(LogFormat):
         if str(method).startswith(SEPARATE):
             calibrated = str(method).endswith("calibrated")
             scores = _of_references(states, 0, calibrated=calibrated)
-            if _missed(stats, scores):
+            if _missed(plain, scores):
                 # Some tokenizers give the space before a reference a token of its own.
                 more = _of_references(states, 1, calibrated=calibrated)
-                scores = scores if _missed(stats, more) else more
+                scores = scores if _missed(plain, more) else more
             table.signal = "log-likelihoods of the references" + (
                 " less those without the question" if calibrated else " per token"
             )
             table.positions = True
         else:
-            scores = {}
+            scores = References()
             table.signal = "max_prob, the probability of the generated answer"
         first: dict[str, Any] = {}
         checked = 0
         metric = options.correct or "exact_match"
-        _check_accuracy(as_list(stats), as_list(document(SUMS)), metric, file)
-        for row in map(as_object, as_list(stats)):
+        _check_accuracy(plain, as_list(document(SUMS)), metric, file)
+        for row, own in rows:
             name = str(row.get("instance_id"))
             trial = row.get("train_trial_index", 0)
             if row.get("perturbation") is not None or trial != first.setdefault(name, trial):
                 table.leave_out("a perturbation, or a further train trial")
                 continue
-            own = _of_row(row)
             if metric not in own and options.correct:
                 known = [one for one, mean in own.items() if zero_or_one(mean) is not None]
                 raise file.error(
@@ -106,7 +107,7 @@ class Helm(LogFormat):
                     table.leave_out("no log-likelihoods of its references", right)
                     continue
                 values, golds = scores[name]
-                said = int(np.argmax(values))
+                said = values.index(max(values))
                 if (said in golds) != bool(right):
                     raise file.error(
                         name, f"{metric} is {right:g}, but reference {said} is the likeliest"
@@ -120,7 +121,7 @@ class Helm(LogFormat):
                     )
                 checked += sure is not None
                 gold = said if right else min(golds, default=0)
-                table.add(logits=values.tolist(), labels=gold, **cells)
+                table.add(logits=values, labels=gold, **cells)
             elif sure is None:
                 table.leave_out("no max_prob", right)
             else:
@@ -136,55 +137,44 @@ class Helm(LogFormat):
         return table
 
 
-def _means(stats: list[Any], metric: str) -> list[float]:
-    """Return the means of a metric without perturbation."""
-    found = [as_object(one) for one in stats]
-    names = [as_object(one.get("name")) for one in found]
-    return [
-        float(one["mean"])
-        for one, name in zip(found, names, strict=True)
-        if name.get("name") == metric and "perturbation" not in name and "mean" in one
-    ]
+def _means(stats: list[Any]) -> Row:
+    """Return the means of metrics without perturbation by their names."""
+    found: Row = {}
+    for one in map(as_object, stats):
+        name = as_object(one.get("name"))
+        if "perturbation" not in name:
+            found[str(name.get("name"))] = one.get("mean")
+    return found
 
 
-def _check_accuracy(stats: list[Any], sums: list[Any], metric: str, file: LogFile) -> None:
+def _check_accuracy(
+    rows: list[tuple[Row, Row]], sums: list[Any], metric: str, file: LogFile
+) -> None:
     """Raise `PredictionsError` unless the run's own accuracy comes out of its instances."""
-    rows = [as_object(row) for row in stats if as_object(row).get("perturbation") is None]
-    splits = {str(as_object(as_object(s).get("name")).get("split")) for s in sums}
-    own = _means(sums, metric)
-    found = [value for row in rows for value in _means(as_list(row.get("stats")), metric)]
-    if len(own) != 1 or not found or len(splits) > 1:
+    stated, found = _means(sums).get(metric), [own[metric] for _, own in rows if metric in own]
+    names = [as_object(as_object(one).get("name")) for one in sums]
+    parts = [n for n in names if n.get("name") == metric and "perturbation" not in n]
+    if stated is None or not found or len(parts) > 1:  # a mean of each split
         return
-    if abs(np.mean(found) - own[0]) > TOLERANCE:
+    if abs(np.mean(found) - stated) > TOLERANCE:
         raise file.error(
-            SUMS, f"{metric} is {own[0]:.6g}, but {np.mean(found):.6g} by the instances"
+            SUMS, f"{metric} is {stated:.6g}, but {np.mean(found):.6g} by the instances"
         )
 
 
-def _of_row(row: Row) -> Row:
-    """Return the means of an instance by their names."""
-    stats = [as_object(one) for one in as_list(row.get("stats"))]
-    names = [as_object(one.get("name")) for one in stats]
-    return {
-        str(name.get("name")): one.get("mean")
-        for name, one in zip(names, stats, strict=True)
-        if "perturbation" not in name
-    }
-
-
-def _likeliest(values: FloatArray) -> float:
+def _likeliest(values: list[float]) -> float:
     """Return the probability of the likeliest reference."""
-    return float(softmax(values[None]).max())
+    top = max(values)
+    return 1 / sum(math.exp(value - top) for value in values)
 
 
-def _missed(stats: Any, scores: Mapping[str, tuple[FloatArray, list[int]]]) -> bool:
+def _missed(rows: list[tuple[Row, Row]], scores: References) -> bool:
     """Return whether max_prob comes out of hardly any instance."""
-    rows = [row for row in map(as_object, as_list(stats)) if row.get("perturbation") is None]
     known = [
         abs(_likeliest(scores[name][0]) - float(sure)) > ALIKE
-        for row in rows
+        for row, own in rows
         if (name := str(row.get("instance_id"))) in scores
-        and (sure := _of_row(row).get("max_prob")) is not None
+        and (sure := own.get("max_prob")) is not None
     ]
     return sum(known) > len(known) / 2
 
@@ -205,9 +195,7 @@ def _at_the_end(completion: Row, reference: str, before: int) -> tuple[float, in
     return float(completion.get("logprob", 0.0)), len(tokens) or 1
 
 
-def _of_references(
-    states: list[Row], before: int, *, calibrated: bool
-) -> dict[str, tuple[FloatArray, list[int]]]:
+def _of_references(states: list[Row], before: int, *, calibrated: bool) -> References:
     """Return for each instance what its references are compared by, and which are right."""
     found: dict[str, dict[tuple[int, str], float]] = {}
     golds: dict[str, list[int]] = {}
@@ -221,18 +209,18 @@ def _of_references(
         completions = as_list(as_object(state.get("result")).get("completions"))
         if not completions:
             continue
-        completion = as_object(completions[0])
-        references = [as_object(one) for one in as_list(instance.get("references"))]
-        text = as_object(references[index].get("output")).get("text", "")
-        value, tokens = _at_the_end(completion, str(text), before)
+        references = as_list(instance.get("references"))
+        text = as_object(as_object(references[index]).get("output")).get("text", "")
+        value, tokens = _at_the_end(as_object(completions[0]), str(text), before)
         mode = str(state.get("request_mode", "original"))
         found.setdefault(name, {})[index, mode] = value if calibrated else value / tokens
-        golds[name] = [i for i, one in enumerate(references) if "correct" in as_list(one["tags"])]
-    result: dict[str, tuple[FloatArray, list[int]]] = {}
+        if name not in golds:
+            golds[name] = [i for i, one in enumerate(references) if "correct" in one["tags"]]
+    result: References = {}
     for name, values in found.items():
         width = 1 + max(index for index, _ in values)
-        scores = np.array(
-            [values[i, "original"] - values.get((i, "calibration"), 0.0) for i in range(width)]
+        result[name] = (
+            [values[i, "original"] - values.get((i, "calibration"), 0.0) for i in range(width)],
+            golds[name],
         )
-        result[name] = scores, golds[name]
     return result

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -196,23 +197,30 @@ def _by_text(question: Question) -> int | None:
     texts = [text.strip() for text in question.texts]
     if target in texts:
         return texts.index(target)
-    letter = target.strip("().").upper()
-    return ord(letter) - ord("A") if re.fullmatch("[A-Z]", letter) else None
+    return _inside(_letter(target.strip("().").upper()), question)
 
 
 def _by_pair(question: Question) -> int | None:
     """Return what stands first in the metrics that keep the right choice of each row."""
     pairs = (as_list(question.row.get(name)) for name in ("mcc", "f1", "brier_score", "likelihood"))
-    return next((p[0] for p in pairs if len(p) == 2 and isinstance(p[0], int)), None)
+    golds = (p[0] for p in pairs if len(p) == 2 and isinstance(p[0], int))
+    return _inside(next(golds, None), question)
 
 
 def _by_field(question: Question, field: str, first: int) -> int | None:
     value = as_object(question.row.get("doc")).get(field)
-    if isinstance(value, str) and re.fullmatch("[A-Z]", value.strip()):
-        return ord(value.strip()) - ord("A")
+    place = _letter(value.strip()) if isinstance(value, str) else None
     with suppress(ValueError, TypeError):
-        return int(value or "") - first
-    return None
+        place = int(value or "") - first if place is None else place
+    return _inside(place, question)
+
+
+def _letter(text: str) -> int | None:
+    return ord(text) - ord("A") if re.fullmatch("[A-Z]", text) else None
+
+
+def _inside(place: int | None, question: Question) -> int | None:
+    return place if place is not None and 0 <= place < len(question.logs) else None
 
 
 def _by_metric(question: Question) -> int | None:
@@ -223,7 +231,7 @@ def _by_metric(question: Question) -> int | None:
     return top if said else 1 - top
 
 
-Golds = list[int | list[int]]
+Golds = Sequence[int | list[int] | None]  # None where it is none of the choices
 # Rows of a task, each with what messages call its place.
 Places = list[tuple[str, Row]]
 
@@ -244,30 +252,31 @@ def right_choices(
     """
     ways: list[Callable[[Question], int | list[int] | None]] = [_by_pair, _by_index, _by_text]
     ways += [partial(_by_field, field=field, first=i) for field in FIELDS for i in (0, 1)]
-    ways.append(_by_metric)
     best: list[tuple[Question, str]] | None = None
-    metrics = _metrics(questions)
-    for way in ways:
-        golds = [gold for q in questions if (gold := way(q)) is not None and _inside(gold, q)]
-        if len(golds) < len(questions):
+    metrics, nowhere = _metrics(questions), list(questions)
+    for whole, way in (*product((True, False), ways), (True, _by_metric)):
+        golds = [way(question) for question in questions]
+        lost = [question for question, gold in zip(questions, golds, strict=True) if gold is None]
+        nowhere = min(nowhere, lost, key=len)
+        if lost and (whole or not _all_wrong(lost, questions)):
             continue
         for delimiter in (1, 0):
             wrong = [
                 (question, name)
                 for question, gold in zip(questions, golds, strict=True)
                 for name in metrics
-                if not question.agrees(name, gold, delimiter)
+                if gold is not None and not question.agrees(name, gold, delimiter)
             ]
             if not wrong:
                 return golds, delimiter, way is not _by_metric
             best = wrong if best is None or len(wrong) < len(best) else best
     if best is None:
-        question = questions[0]
+        question = nowhere[0]
         raise file.error(
             question.place,
             f"the right choice of {task or 'the task'} can't be found: target "
             f"{str(question.row.get('target'))[:60]!r} is neither the place nor the text of one of "
-            f"its {len(question.logs)} choices",
+            f"its {len(question.logs)} choices ({len(nowhere)} such rows in the task)",
         )
     question, name = best[0]
     raise file.error(
@@ -299,8 +308,13 @@ def _metrics(questions: Sequence[Question]) -> list[str]:
     return [name for name in METRICS if name in there]
 
 
-def _inside(gold: int | list[int], question: Question) -> bool:
-    return isinstance(gold, list) or 0 <= gold < len(question.logs)
+def _all_wrong(lost: Sequence[Question], questions: Sequence[Question]) -> bool:
+    """Return whether these are fewer than half of the questions, and none is scored as right.
+
+    So the tool scores a question whose right choice is none of its choices.
+    """
+    own = [{question.metric(name) for name in question.metrics} for question in lost]
+    return 2 * len(lost) < len(questions) and all(said == {False} for said in own)
 
 
 class LmEval(LogFormat):
@@ -385,6 +399,9 @@ class LmEval(LogFormat):
         if how is None:
             how = METRICS[metrics[0]] if metrics else "none"
         for question, gold in zip(questions, golds, strict=True):
+            if gold is None:
+                table.leave_out("the right choice is none of the choices", 0.0)
+                continue
             scores = question.scored(how, delimiter)
             if scores is None:
                 need = f"has no {NEEDS[how]} of its choices, which --normalise {how} needs"

@@ -25,7 +25,7 @@ from calibrant.predictions.origin import Origin
 from calibrant.predictions.slices import LabelledSlice
 
 # What logs end in; files with other endings are looked at only where they are named themselves.
-LOG_EXTENSIONS = (".jsonl", ".json", ".eval", ".parquet")
+LOG_EXTENSIONS = (".jsonl", ".json", ".eval", ".parquet", ".gz")
 # A folder of logs has at most so many others below it; the root of a machine has more.
 MOST_FOLDERS = 5000
 # Formats of arrays are never logs.
@@ -50,7 +50,7 @@ def logs_at(where: str) -> Found:
     """
     if extension_of(where) in NEVER or not (is_file(where) or is_folder(where)):
         return []
-    file = LogFile(where)
+    file = _latest(where, changed_at(where))
     own = _format_of(file)
     if own is not None:
         return [(own, file)]
@@ -98,9 +98,15 @@ def _format_of(file: LogFile) -> LogFormat | None:
 @lru_cache(maxsize=1024)
 def _claims(where: str, changed: str, formats: Sequence[str]) -> tuple[str, ...]:
     """Return the formats that take a file for their own: a document of 100 MB is looked at once."""
-    file = LogFile(where)
-    with readable("the beginning", where):
+    file = _latest(where, changed)
+    with readable("the beginning", where), _without_collection():
         return tuple(name for name in formats if LOG_FORMATS[name].recognises(file))
+
+
+@lru_cache(maxsize=1)
+def _latest(where: str, changed: str) -> LogFile:
+    """Return a file with what is known of it: a document is parsed once for looking and reading."""
+    return LogFile(where)
 
 
 @contextmanager
@@ -142,6 +148,7 @@ class LogReader(RowReader):
         """Read all rows."""
         with _without_collection():
             tables = [each.read(file, self.options) for each, file in self._logs]
+        _latest.cache_clear()
         origin = Origin.together([table.origin() for table in tables])
         if not origin.rows:
             none = "" if origin.left_out else " and no answer is in it"

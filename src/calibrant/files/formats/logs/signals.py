@@ -22,6 +22,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,7 +134,8 @@ def check_not_all_alike(values: FloatArray, where: str) -> None:
         )
 
 
-def label_of(token: str, labels: Sequence[str]) -> str | None:
+@lru_cache(maxsize=4096)
+def label_of(token: str, labels: tuple[str, ...]) -> str | None:
     """Return the label that a token spells, by its case or without, with or without a space."""
     bare = token.strip(AROUND)
     if bare in labels:
@@ -143,7 +145,7 @@ def label_of(token: str, labels: Sequence[str]) -> str | None:
 
 def label_in(text: str, labels: Sequence[str]) -> str | None:
     """Return the label that a text is, or the last one that it calls the answer."""
-    own = label_of(text, labels)
+    own = label_of(text, tuple(labels))
     if own is not None or not labels:
         return own
     any_label = "|".join(re.escape(one) for one in sorted(labels, key=len, reverse=True))
@@ -172,17 +174,13 @@ def log_probabilities(tokens: Sequence[Row], labels: Sequence[str]) -> AtAnswer 
     label, else at the last one that is. A label that isn't among the likeliest tokens gets what it
     may have at most: the least of theirs, or what they leave over.
     """
-    places = [i for i, one in enumerate(tokens) if label_of(str(one.get("token")), labels)]
+    labels = tuple(labels)
+    texts = [str(one.get("token")) for one in tokens]
+    places = [i for i, text in enumerate(texts) if label_of(text, labels)]
     if not places:
         return None
-    place = places[-1]
-    text, at = "", 0
-    for i, one in enumerate(tokens):
-        if "answer" in text[-12:].casefold() and i in places:
-            place, at = i, 1
-        text += str(one.get("token"))
-    if not at and places[0] == 0:
-        place = 0
+    called = [i for i in places if "answer" in "".join(texts[max(i - 24, 0) : i])[-12:].casefold()]
+    place = called[-1] if called else 0 if places[0] == 0 else places[-1]
     here = tokens[place]
     top: dict[str, float] = {}
     for one in [here, *map(as_object, as_list(here.get("top_logprobs")))]:
@@ -201,10 +199,10 @@ def log_probabilities(tokens: Sequence[Row], labels: Sequence[str]) -> AtAnswer 
     absent = len(labels) - len(found)
     left = math.log(over / absent) if absent and over > 0 else LEAST
     bound = max(min(min(top.values()), left), LEAST)
-    written = label_of(str(here.get("token")), labels)
+    written = label_of(texts[place], labels)
     assert written is not None
     values = np.array([found.get(label, bound) for label in labels])
-    return AtAnswer(values, absent > 0, list(labels).index(written))
+    return AtAnswer(values, absent > 0, labels.index(written))
 
 
 # --- texts

@@ -193,7 +193,7 @@ def test_rows_whose_right_choice_is_none_of_theirs_are_left_out_as_wrong(target,
         found.origin
     )
     rows[3]["acc"] = 1.0  # scored as right, it has one
-    with pytest.raises(PredictionsError, match="can't be found|doesn't come out"):
+    with pytest.raises(PredictionsError, match=r"can't be found|doesn't come out"):
         cb.read_predictions(write_lines(tmp_path / "samples_b_1.jsonl", rows))
 
 

@@ -151,10 +151,10 @@ def test_a_docstring_in_parts() -> None:
 
 def test_the_help_of_what_takes_names_lists_them(run: Callable[..., Said]) -> None:
     for verb in ("fit", "compare"):
-        said = " ".join(run(verb, "--help").out.split())
+        said = " ".join(run(verb, "--help-all").out.split())
         for name in METHODS:
             assert f" {name}," in said or f" {name};" in said
-    said = " ".join(run("measure", "--help").out.split())
+    said = " ".join(run("measure", "--help-all").out.split())
     for name in METRICS:
         assert f" {name}," in said or f" {name}." in said
 

@@ -578,6 +578,19 @@ def test_help_and_version(run):
         assert "--json" in outcome.out
 
 
+@pytest.mark.parametrize("verb", ["measure", "fit", "apply", "compare", "decide", "monitor"])
+def test_a_short_help_names_the_options_that_the_whole_one_explains(run, verb):
+    short, whole = run(verb, "--help").out, run(verb, "--help-all").out
+    explained = set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", whole, re.MULTILINE))
+    assert len(explained) > 20
+    assert explained <= set(re.findall(r"--[a-z-]+", short))
+    lines = short.splitlines()
+    assert len(lines) < 0.65 * len(whole.splitlines())
+    assert max(map(len, lines)) <= 80
+    if verb == "measure":
+        assert len(lines) <= 45
+
+
 def in_a_process(*arguments: object) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "COLUMNS")}
     return subprocess.run(

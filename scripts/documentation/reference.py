@@ -375,8 +375,8 @@ def _command_pages() -> dict[str, str]:
         for name, command in found.items():
             pages[f"commands/{name}.md"] = _command_page(name, command)
     intro = (
-        "`calibrant COMMAND --help` prints the same in a terminal. A command that can't use its "
-        "input ends with exit code 2 and a sentence that says why."
+        "`calibrant COMMAND --help-all` prints the same in a terminal. A command that can't use "
+        "its input ends with exit code 2 and a sentence that says why."
     )
     return pages | {"commands/index.md": _index("Commands", intro, *listing)}
 

@@ -18,7 +18,7 @@ from calibrant.core.text import on_one_line
 
 BAD_INPUT = 2
 INTERRUPTED = 130
-HELP = {"-h", "--help"}
+HELP = {"-h", "--help", "--help-all"}
 # What to do after an interrupt; outputs are whole or not there, so there is nothing to tidy.
 AFTER_AN_INTERRUPT = {
     "train": "run the same command with --resume to go on from the last checkpoint",

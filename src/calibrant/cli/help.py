@@ -1,5 +1,8 @@
 """Help texts: plain text of 80 columns, options in panels, a command to a line.
 
+``--help`` fits a screen: it explains the options of the command itself and its outputs, and names
+the others. ``--help-all`` explains all.
+
 Commands of other packages look the same if they are made with these classes:
 ``typer.Typer(cls=Group)`` and ``app.command(cls=Command)``.
 """
@@ -12,6 +15,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 from calibrant.cli.output import BOLD, coloured, has_colours
@@ -22,6 +26,11 @@ OWN, INTERVALS, OUTPUT = "Options", "Intervals", "Output"
 READING, ROWS, MANY = "Reading the file", "Binary, tokens, many labels", "Many files"
 LOGS = "Logs of language models"
 PANELS = (OWN, INTERVALS, OUTPUT, READING, LOGS, ROWS, MANY)
+# What the short help explains.
+EXPLAINED = (OWN, OUTPUT)
+# The parameter of the option that explains the rest.
+HELP_ALL = "help_all"
+FURTHER = "Further options, explained by --help-all"
 # Where the second of two columns begins: beside options, and beside commands.
 INDENT, OF_COMMANDS = 24, 12
 
@@ -30,7 +39,17 @@ class Command(TyperCommand):
     """A command. The `ending` of its function, if it has one, makes the last paragraph."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help text."""
+        """Write the help text that fits a screen; the whole one if the command has no other."""
+        short = any(each.name == HELP_ALL for each in self.params)
+        formatter.write(self.help_text(ctx, whole=not short))
+
+    def help_text(self, ctx: Any, *, whole: bool = False) -> str:
+        """Return the help text.
+
+        Args:
+            ctx: of the command.
+            whole: whether all options are explained.
+        """
         shown: list[Any] = [
             each for each in self.get_params(ctx) if not getattr(each, "hidden", False)
         ]
@@ -39,11 +58,19 @@ class Command(TyperCommand):
         blocks = [f"Usage: {ctx.command_path} {usage}", paragraphs(self.help or "")]
         if arguments:
             blocks.append(columns((_argument(each), each.help or "") for each in arguments))
-        blocks += _panels([each for each in shown if each not in arguments])
+        blocks += _panels([each for each in shown if each not in arguments], whole=whole)
         ending = getattr(self.callback, "ending", None)
-        if ending is not None:
+        if whole and ending is not None:
             blocks.append(wrap(ending()))
-        formatter.write("\n\n".join(blocks) + "\n")
+        return "\n\n".join(blocks) + "\n"
+
+
+def explain_all(ctx: typer.Context, wanted: bool) -> None:
+    """Print the whole help text of a command, if it is wanted, and end."""
+    if wanted:
+        command: Any = ctx.command
+        print(command.help_text(ctx, whole=True), end="")
+        raise typer.Exit
 
 
 class Group(TyperGroup):
@@ -59,7 +86,7 @@ class Group(TyperGroup):
         for title, names in self.panels(self.list_commands(ctx)).items():
             rows = [(name, _summary(self.get_command(ctx, name))) for name in names]
             blocks.append(_headed(title, rows, OF_COMMANDS))
-        blocks += _panels(self.get_params(ctx))
+        blocks += _panels(self.get_params(ctx), whole=True)
         formatter.write("\n\n".join(blocks) + "\n")
 
 
@@ -110,13 +137,20 @@ def _headed(title: str, rows: Iterable[tuple[str, str]], indent: int = INDENT) -
     return f"{head}\n{columns(rows, indent)}"
 
 
-def _panels(options: Sequence[Any]) -> list[str]:
-    """Return options by panel, those of the command itself first."""
+def _panels(options: Sequence[Any], *, whole: bool) -> list[str]:
+    """Return options by panel, those of the command itself first; `whole` to explain them all."""
     panels: dict[str, list[tuple[str, str]]] = {title: [] for title in PANELS}
+    named: dict[str, str] = {}
     for each in options:
         title = getattr(each, "rich_help_panel", None) or OWN
-        panels.setdefault(title, []).append(_option(each))
-    return [_headed(title, rows) for title, rows in panels.items() if rows]
+        if whole or title in EXPLAINED or each.required:
+            panels.setdefault(title, []).append(_option(each))
+        else:
+            panels.setdefault(title, [])
+            named[title] = ", ".join([*filter(None, [named.get(title)]), each.opts[0]])
+    blocks = [_headed(title, rows) for title, rows in panels.items() if rows]
+    further = [(title, named[title]) for title in panels if title in named]
+    return [*blocks, _headed(FURTHER, further)] if further else blocks
 
 
 def _argument(each: Any) -> str:

@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, g
 
 import typer
 
-from calibrant.cli.help import INTERVALS, MANY, OUTPUT, OWN
+from calibrant.cli.help import EXPLAINED, HELP_ALL, INTERVALS, MANY, OUTPUT, OWN, explain_all
 from calibrant.cli.output import shown_as
 from calibrant.core.errors import InputError
 from calibrant.core.temporaries import temporary_beside
@@ -261,6 +261,12 @@ class MethodOptions:
     )
 
 
+_EXPLAINS_ALL = Annotated[
+    bool,
+    typer.Option("--help-all", is_eager=True, callback=explain_all, help="Explain all options."),
+]
+
+
 def flattened(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command that typer understands: dataclasses it takes become options, one a field.
 
@@ -276,9 +282,19 @@ def flattened(command: Callable[..., None]) -> Callable[..., None]:
             reading += [each.name for each in fields(groups[name]) if each.metadata.get("reads")]
         else:
             parameters.append(parameter.replace(annotation=hints[name]))
+    if any(
+        each.metadata.get("panel", OWN) not in EXPLAINED
+        for kind in groups.values()
+        for each, _ in _options(kind)
+    ):
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(
+            inspect.Parameter(HELP_ALL, kind, default=False, annotation=_EXPLAINS_ALL)
+        )
 
     @wraps(command)
     def run(**values: Any) -> None:
+        values.pop(HELP_ALL, None)
         with _from_stdin(values, reading if ReadOptions in groups.values() else []):
             given = {name: kind(**_taken(kind, values)) for name, kind in groups.items()}
             command(**values, **given)

@@ -19,6 +19,7 @@ from calibrant.decision.fixed_sequence import (
     BettingTest,
     BinomialTest,
     last_passed,
+    resampled,
     risk_test,
     thresholds,
 )
@@ -164,7 +165,10 @@ def test_a_risk_that_cannot_be_reached_says_from_how_many_rows_it_could_be() -> 
     few = cb.decide(SCALING, TEST.take(slice(0, 300)), risk=0.01)
     assert few.threshold is None
     assert few.reachable_from is not None
-    assert f"about {few.reachable_from} rows" in repr(few)
+    assert f"About {few.reachable_from} rows" in repr(few)
+    low, high = few.reachable_between
+    assert low is not None
+    assert low <= few.reachable_from <= (high or few.reachable_from)
     enough = cb.decide(SCALING, TEST.take(slice(0, 3 * few.reachable_from)), risk=0.01)
     assert enough.threshold is not None
     hopeless = Predictions.from_confidence(np.full(500, 0.9), np.zeros(500), np.arange(500) % 2)
@@ -172,6 +176,38 @@ def test_a_risk_that_cannot_be_reached_says_from_how_many_rows_it_could_be() -> 
     assert never.reachable_from is None
     assert "would not help" in repr(never)
     assert not never.of_rows(hopeless)["answer"].any()
+    assert never.lowest_risk is None or never.lowest_risk > 0.4
+
+
+def test_where_nothing_may_be_answered_the_lowest_risk_that_the_rows_allow_is_told() -> None:
+    rows = TEST.take(slice(0, 300))
+    none = cb.decide(SCALING, rows, risk=0.01)
+    assert none.lowest_risk is not None
+    assert f"The lowest risk that these rows allow is {100 * none.lowest_risk:.1f} %" in repr(none)
+    assert "find the threshold on other rows" in none.promise()
+    assert cb.decide(SCALING, rows, risk=none.lowest_risk).threshold is not None
+    assert cb.decide(SCALING, rows, risk=none.lowest_risk - 0.002).threshold is None
+    noisy = Predictions.from_binary(np.full(4000, 0.99), np.arange(4000) % 10 > 0)
+    found = cb.decide("temperature", noisy, risk=0.05)  # a tenth is wrong, however sure
+    assert found.reachable_from is None
+    assert 0.1 < found.lowest_risk < 0.13
+
+
+def test_resampled_units_keep_their_rows() -> None:
+    rng = np.random.default_rng(0)
+    seen = as_tested(draw(rng, 300, 5))
+    again = resampled(seen, rng)
+    sizes = np.bincount(seen.unit)
+    assert again.units == seen.units
+    for unit in range(0, seen.units, 7):
+        own = again.unit == unit
+        assert own.sum() in sizes
+        # All rows of one unit of the old, in their order.
+        assert any(
+            np.array_equal(again.counts[own], seen.counts[seen.unit == old])
+            and np.array_equal(again.loss[own], seen.loss[seen.unit == old])
+            for old in range(seen.units)
+        )
 
 
 def test_rows_of_the_fit_are_refused_and_others_are_not(tmp_path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -147,3 +148,10 @@ def test_the_command_saves_what_apply_takes(tmp_path: Path) -> None:
     words = ["decide", "temperature", str(tmp_path / "test.npz"), "--risk", "0.05"]
     app([*words, "--out", str(out)], standalone_mode=False)
     assert load_decision(out).notes[0].startswith("temperature was fitted to 5000 rows")
+
+
+@pytest.mark.parametrize("found", FOUND, ids=lambda found: found.rule)
+def test_a_decision_travels_to_other_processes(found: Decision) -> None:
+    again = pickle.loads(pickle.dumps(found))
+    assert repr(again) == repr(found)
+    assert again.as_dict() == found.as_dict()

@@ -123,11 +123,13 @@ def decide(
         if by
         else cast(Any, decided)(fitted, rows, **rule)
     )
-    if output.out is not None:
+    if output.out is not None and found.decides:
         save_decision(found, output.out)
     if output.report is not None:
         found.to_html(output.report)
     emit(str(found), found.as_dict(), output.json)
+    if output.out is not None and not found.decides:
+        raise InputError(f"{output.out} isn't written: there is no decision to save")
 
 
 def _by_groups(

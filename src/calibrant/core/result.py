@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from html import escape
 from importlib import import_module
 from os import PathLike
@@ -55,8 +56,8 @@ class Result:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields, without what was made of them and can be made again."""
-        fields = getattr(self, "__dataclass_fields__", vars(self))
-        return {name: vars(self)[name] for name in fields}
+        names = [field.name for field in fields(self)] if is_dataclass(self) else vars(self)
+        return {name: vars(self)[name] for name in names}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.headline()}>"

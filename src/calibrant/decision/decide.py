@@ -322,9 +322,12 @@ def prepared(
     batches = rows if isinstance(rows, Predictions) else rows.batches()
     share = share_among(calibrator.fitted_to_, batches)
     if share is None:
+        why = "its file doesn't say"
+        if calibrator.fitted_to_:
+            why = "numbers as rounded as theirs agree by chance (it wasn't fitted to exactly these)"
         unchecked = (
-            f"Calibrant can't check whether {calibrator.method} was fitted to these rows: its file "
-            "doesn't say. On rows of the fit the promise is void."
+            f"Calibrant can't check whether {calibrator.method} was fitted to some of these rows: "
+            f"{why}. On rows of the fit the promise is void."
         )
         return calibrator, rows, whole, (unchecked,)
     if were_fitted(share, rows):

@@ -211,6 +211,25 @@ class BettingTest:
 RiskTest = BinomialTest | BettingTest
 
 
+def resampled(rows: Tested, rng: np.random.Generator) -> Tested:
+    """Return as many units drawn with replacement, each with all of its rows."""
+    order = np.argsort(rows.unit, kind="stable")
+    ends = np.searchsorted(rows.unit[order], np.arange(rows.units + 1))
+    drawn = rng.integers(rows.units, size=rows.units)
+    sizes = np.diff(ends)[drawn]
+    unit = np.repeat(np.arange(rows.units), sizes)
+    within = np.arange(len(unit)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    taken = order[ends[drawn][unit] + within]
+    return replace(
+        rows,
+        counts=rows.counts[taken],
+        loses=rows.loses[taken],
+        loss=rows.loss[taken],
+        weight=None if rows.weight is None else rows.weight[taken],
+        unit=unit,
+    )
+
+
 def risk_test(rows: Tested, sure: float, seed: int) -> RiskTest:
     """Return the test that rows allow: exact where they are alike and losses are 0 and 1."""
     if rows.independent and np.isin(rows.loss, (0.0, 1.0)).all():

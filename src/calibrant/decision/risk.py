@@ -33,6 +33,7 @@ from calibrant.decision.fixed_sequence import (
     RiskTest,
     Tested,
     last_passed,
+    resampled,
     risk_test,
     thresholds,
 )
@@ -49,7 +50,11 @@ ABOVE_ALL = 2.0
 SHOWN = 24
 CURVE = ("threshold", "coverage", "error", "bound")
 # How many times as many rows are looked ahead to; of units that are bet on no more than so many.
-AHEAD, FURTHER, MOST_UNITS = (2, 4, 10), (2, 3, 5, 8, 12, 20, 50, 100, 1000), 20_000
+AHEAD, FURTHER, MOST_UNITS = (2, 4, 10), (2, 3, 5, 8, 12, 20, 50, 100), 20_000
+# Resamples that say how uncertain that is, and which of them, in order, are the ends of 80 %.
+RESAMPLES, LOW_END, HIGH_END = 19, 1, 17
+# Risks among which the lowest that the rows allow is sought, and how finely.
+RISKS, FINEST = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.99), 0.001
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -64,7 +69,11 @@ class RiskDecision(Decision):
             that it was found on, with intervals; the error without the guarantee's correction.
         more: so many times as many rows of this kind would give about this coverage.
         reachable_from: about how many rows it takes to answer any, where none may be; None if not
-            even far more rows will do.
+            even a hundred times as many will do.
+        reachable_between: ends of its 80 % interval, from resampled rows; None for more than a
+            hundred times as many.
+        lowest_risk: the lowest risk at which these rows allow answers, where none may be given at
+            `risk`; None if there is none.
         curve: thresholds with the coverage, the error rate and the upper bound of the risk there.
         measure: what the risk is of: errors, a loss, 1 - the precision or the recall of a class.
         of: that class, by its number.
@@ -84,6 +93,8 @@ class RiskDecision(Decision):
     error: Share
     more: tuple[tuple[int, float], ...]
     reachable_from: int | None
+    reachable_between: tuple[int | None, ...] = ()
+    lowest_risk: float | None = None
     curve: dict[str, FloatArray]
     measure: str = "error"
     of: int | None = None
@@ -156,20 +167,46 @@ class RiskDecision(Decision):
             act = f"For {self._wanted}, {act} of {self.threshold:.4g} or more"
             return f"{act}: {self.coverage} of these rows; {what}."
         act = "answered" if self.of is None else f"called {self.class_name}"
+        none = f"No row may be {act} at {self._wanted}"
         if self.reachable_from is not None:
-            return (
-                f"No row may be {act} at {self._wanted} on the evidence of {self.rows_in_words}; "
-                f"about {self.reachable_from} rows like these would be enough."
+            low, high = (
+                f"more than {FURTHER[-1] * self.n}" if end is None else str(end)
+                for end in self.reachable_between
             )
-        why = "too many of the most confident are wrong, and more rows like these would not help"
-        if self.measure == "recall":
-            why = "there is no row of the class"
-        return f"No row may be {act} at {self._wanted}: of {self.rows_in_words}, {why}."
+            why = (
+                f"{none} on the evidence of {self.rows_in_words}. About {self.reachable_from} rows "
+                f"would be enough if they are like these (80 % interval: {low} to {high})."
+            )
+        elif self.measure == "recall":
+            why = f"{none}: of {self.rows_in_words}, there is no row of the class."
+        else:
+            why = (
+                f"{none}: of {self.rows_in_words}, too many of the most confident are wrong, and "
+                "more rows like these would not help."
+            )
+        return f"{why} {self._allowed}".strip()
+
+    @property
+    def _allowed(self) -> str:
+        """What the rows allow where they don't allow what was asked for."""
+        if self.lowest_risk is None:
+            return ""
+        if self.of is not None:
+            least = percent_asked(1 - self.lowest_risk)
+            return f"The highest {self.measure} that these rows allow is {least} %."
+        of = "mean loss" if self.measure == "loss" else "risk"
+        return f"The lowest {of} that these rows allow is {percent_asked(self.lowest_risk)} %."
 
     def promise(self) -> str:
         """Return what it promises of new rows, and under which conditions."""
         if self.threshold is None:
-            return "Without an answer there is nothing to promise."
+            again = ""
+            if self.lowest_risk is not None:
+                again = (
+                    " If you choose another number because of these rows, find the threshold on "
+                    "other rows: a promise on these would be void."
+                )
+            return f"Without an answer there is nothing to promise.{again}"
         unit = "clusters" if self.clusters is not None else "rows"
         most = percent_asked(self.risk)
         what = {
@@ -249,6 +286,8 @@ class RiskDecision(Decision):
             "error": self.error.as_dict(),
             "more": [{"n": n, "coverage": coverage} for n, coverage in self.more],
             "reachable_from": self.reachable_from,
+            "reachable_between": list(self.reachable_between),
+            "lowest_risk": self.lowest_risk,
             "curve": self.records(),
             **self.facts(),
         }
@@ -336,11 +375,18 @@ def by_risk(
         error = mean_of(rows, lost, level, answered, ends=(0.0, 1.0))
     else:
         error = rows.share(lost > 0, level, answered)
-    more, reachable = [], None
+    more, reachable, between, lowest = [], None, (), None
     if place is not None:
         more = [(times * n, c) for times in AHEAD if (c := covered(times)) is not None]
-    else:
-        reachable = next((t * n for t in FURTHER if covered(t) is not None), None)
+    elif len(seen.loss):
+        lowest = _lowest_risk(seen, test, risk, sure)
+        reachable = _enough(seen, test, risk, sure)
+    if reachable is not None:
+        rng = np.random.default_rng(seed)
+        others = (resampled(seen, rng) for _ in range(RESAMPLES))
+        needed = [_enough(each, risk_test(each, sure, seed), risk, sure) for each in others]
+        needed.sort(key=lambda times: times or math.inf)
+        between = tuple(t and t * n for t in (needed[LOW_END], needed[HIGH_END]))
     return RiskDecision(
         risk=risk,
         sure=sure,
@@ -348,12 +394,38 @@ def by_risk(
         coverage=rows.share(answered, level),
         error=error,
         more=tuple(more),
-        reachable_from=reachable,
+        reachable_from=reachable and reachable * n,
+        reachable_between=between,
+        lowest_risk=lowest,
         curve=_curve(rows, score, seen, test, sure, place),
         measure=measure,
         of=of,
         **common,
     )
+
+
+def _enough(seen: Tested, test: RiskTest, risk: float, sure: float) -> int | None:
+    """Return how many times as many rows would let a threshold pass, or None for very many."""
+    most = MOST_UNITS // seen.units if isinstance(test, BettingTest) else FURTHER[-1]
+    times = (each for each in FURTHER if each <= most)
+    return next((t for t in times if last_passed(seen, test, risk, sure, t) is not None), None)
+
+
+def _lowest_risk(seen: Tested, test: RiskTest, risk: float, sure: float) -> float | None:
+    """Return a risk above `risk` at which a threshold passes, to a permille above the lowest."""
+
+    def passes(wanted: float) -> bool:
+        return last_passed(seen, test, wanted, sure) is not None
+
+    high = next((each for each in RISKS if each > risk and passes(each)), None)
+    if high is None:
+        return None
+    low = max([risk, *(each for each in RISKS if each < high)])
+    while high - low > FINEST:
+        middle = (low + high) / 2
+        low, high = (low, middle) if passes(middle) else (middle, high)
+    rounded = math.ceil(high / FINEST) * FINEST
+    return rounded if passes(rounded) else high
 
 
 # Parameters: the rows, twice as what they are seen as, and what was found of them.

@@ -414,6 +414,46 @@ def test_requests_that_failed_and_log_probabilities_that_are_null_are_left_out(t
         cb.read_predictions(file, outcomes=[strange])
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_generative_scores_are_probabilities_of_tokens(several, tmp_path):
+    shares = [{"2332": p, "1223": 0.8 - p} for p in (0.1, 0.5, 0.7, 0.0)]
+    results = [{"index": i, "token_probs": one} for i, one in enumerate(shares)]
+    one = {"object": "generative_score", "model": "m"}
+    parts = [results[:3], results[3:]] if several else [results]
+    bodies = [{**one, "id": f"s{i}", "results": part} for i, part in enumerate(parts)]
+    names = ["s0/0", "s0/1", "s0/2", "s1/3"] if several else ["0", "1", "2", "3"]
+    labels = write_lines(
+        tmp_path / "labels.jsonl",
+        [
+            {"id": name, "label": t}
+            for name, t in zip(names, ("1223", "2332", "1223", "1223"), strict=True)
+        ],
+    )
+    found = cb.read_predictions(write_lines(tmp_path / "a.jsonl", bodies), outcomes=(labels,))
+    assert found.class_names == ("1223", "2332")
+    expected = [[7 / 8, 1 / 8], [3 / 8, 5 / 8], [1 / 8, 7 / 8], [1, 0]]
+    np.testing.assert_allclose(found.probs, expected, atol=1e-12)
+    assert found.labels.tolist() == [0, 1, 0, 0]
+    assert "The letters have 80.0% of the probability" in str(found.origin)
+
+
+def test_labels_of_answers_may_be_places_once_it_is_said_what_they_count_from(tmp_path):
+    tops = [{"A": -0.1}, {"B": -0.1}, {"C": -0.1}]
+    rows = [batch_line(str(i), [token(*top, top)], *top) for i, top in enumerate(tops)]
+    file = write_lines(tmp_path / "a.jsonl", rows)
+    labels = write_lines(
+        tmp_path / "l.jsonl", [{"id": i, "label": n} for i, n in enumerate((1, 3, 3))]
+    )
+    options = {"outcomes": (labels,), "classes": ("A", "B", "C"), "signal": "letters"}
+    with pytest.raises(PredictionsError, match=r"name the letters by --classes A,B,C,D and say by"):
+        cb.read_predictions(file, outcomes=(labels,), signal="letters")
+    with pytest.raises(
+        PredictionsError, match=r"numbers, and none of A, B, C; say by --labels-from"
+    ):
+        cb.read_predictions(file, **options)
+    assert cb.read_predictions(file, **options, labels_from=1).labels.tolist() == [0, 2, 2]
+
+
 def test_letters_up_to_the_last_that_is_answered_are_possible(tmp_path):
     tops = [{"token": x, "logprob": p} for x, p in zip("ABCD", (-2, -3, -4, -0.3), strict=True)]
     content = [{"token": "D", "logprob": -0.3, "top_logprobs": tops}]

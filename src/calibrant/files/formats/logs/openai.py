@@ -5,6 +5,7 @@ The labels aren't in them; `outcomes` names files that have them, by `custom_id`
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -18,11 +19,13 @@ from calibrant.files.formats.logs.base import (
     as_object,
 )
 from calibrant.files.formats.logs.outcomes import Outcome, outcomes_of
-from calibrant.files.formats.logs.signals import AROUND, Answer, add_answers, label_in
+from calibrant.files.formats.logs.signals import AROUND, LEAST, Answer, add_answers, label_in
 from calibrant.files.options import ReadOptions
 
 # More labels than these are no multiple choice.
 MOST_LABELS = 26
+# What vLLM calls probabilities of given tokens behind a question and each of its items.
+SCORES = "generative_score"
 
 
 class OpenAi(LogFormat):
@@ -35,6 +38,8 @@ class OpenAi(LogFormat):
         first = file.first
         if {"custom_id", "response"} <= first.keys():
             return True
+        if first.get("object") == SCORES and as_list(first.get("results")):
+            return True
         return bool(_choices(first)) and not {"object", "model", "usage"}.isdisjoint(first)
 
     def read(self, file: LogFile, options: ReadOptions) -> LogTable:
@@ -42,11 +47,16 @@ class OpenAi(LogFormat):
         table = LogTable(self.tool)
         known = outcomes_of(options)
         golds = {one.gold for one in known.values() if one.gold is not None}
-        labels = list(options.classes) or _labels(golds, file)
+        every = list(file.rows())
+        rows = [item for at in every for item in _single(*at, alone=len(every) == 1)]
+        labels = list(options.classes) or _labels(golds, rows)
+        numbered = bool(golds) and all(gold.isdecimal() for gold in golds)
+        if numbered and golds.isdisjoint(labels):
+            known = _by_place(known, labels, options, file)
         answers: list[Answer] = []
         missing: list[str] = []
         compared = False
-        for place, row in file.rows():
+        for place, row in rows:
             response = as_object(row.get("response")) if "custom_id" in row else {"body": row}
             body = as_object(response.get("body"))
             name = str(row.get("custom_id", row.get("id", place)))
@@ -86,17 +96,60 @@ class OpenAi(LogFormat):
         if answers and not labels and _has_no_truth(answers):
             table.notes.append("No label is known.")
         add_answers(table, answers, options, file)
+        if numbered and not table.cells and not options.classes:
+            table.notes.append(
+                "If the labels are places of letters, name the letters by --classes A,B,C,D and "
+                "say by --labels-from 0 or 1 what the first one is."
+            )
         return table
 
 
-def _labels(golds: set[str], file: LogFile) -> list[str]:
+def _by_place(
+    known: dict[str, Outcome], labels: list[str], options: ReadOptions, file: LogFile
+) -> dict[str, Outcome]:
+    """Return outcomes whose labels are names; they were numbers, counted from `labels_from`."""
+    if options.labels_from is None:
+        raise PredictionsError(
+            f"{file.where}: the labels are numbers, and none of {', '.join(labels)}; say by "
+            "--labels-from 0 or 1 (labels_from=) which number the first of these has"
+        )
+    names = {str(i): name for i, name in enumerate(labels, start=options.labels_from)}
+    return {
+        key: one._replace(gold=names.get(str(one.gold), one.gold)) for key, one in known.items()
+    }
+
+
+def _single(place: str, row: Row, *, alone: bool) -> Iterator[tuple[str, Row]]:
+    """Yield a row as it is, and generative scores as a completion of one token for each item."""
+    body = (
+        row
+        if row.get("object") == SCORES
+        else as_object(as_object(row.get("response")).get("body"))
+    )
+    if body.get("object") != SCORES:
+        yield place, row
+        return
+    before = "" if alone else f"{row.get('custom_id', row.get('id'))}/"
+    for one in map(as_object, as_list(body.get("results"))):
+        probs = as_object(one.get("token_probs"))
+        logs = {token: math.log(p) if p > 0 else LEAST for token, p in probs.items()}
+        said = max(logs, key=lambda token: logs[token], default="")
+        tokens = {"tokens": [said], "token_logprobs": [logs.get(said)], "top_logprobs": [logs]}
+        name = f"{before}{one.get('index')}"
+        yield (
+            f"{place}, index {one.get('index')}",
+            {"id": name, "choices": [{"text": said, "logprobs": tokens}]},
+        )
+
+
+def _labels(golds: set[str], rows: list[tuple[str, Row]]) -> list[str]:
     """Return the possible answers: the right ones, if few; of letters all up to the last in use."""
     if not 1 < len(golds) <= MOST_LABELS:
         return []
     if not all(re.fullmatch("[A-Z]", gold) for gold in golds):
         return sorted(golds)
     used = set(golds)
-    for _, row in file.rows():
+    for _, row in rows:
         body = as_object(as_object(row.get("response")).get("body")) or row
         used |= {text.strip(AROUND) for text, _ in _choices(body)}
     last = max(one for one in used if re.fullmatch("[A-Z]", one))

@@ -794,6 +794,8 @@ def test_scorers_of_uqlm_are_scores_and_need_a_column_of_what_is_correct(tmp_pat
     rows = cb.read_predictions(path)
     assert rows.kind == "score"
     np.testing.assert_allclose(rows.scores, [0.9, 0.2, 0.5])
+    pq.write_table(pa.table(data), tmp_path / "uq.parquet")
+    np.testing.assert_array_equal(cb.read_predictions(tmp_path / "uq.parquet").scores, rows.scores)
     del data["correct"]
     path.write_text(json.dumps({"data": data}))
     with pytest.raises(PredictionsError, match="no column says which responses are correct"):

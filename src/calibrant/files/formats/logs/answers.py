@@ -243,7 +243,7 @@ class TokenColumns(LogFormat):
         return table
 
 
-def _count(rows: list[tuple[str, dict[str, str]]]) -> int:
+def _count(rows: list[tuple[str, Row]]) -> int:
     """Return how many letters the answers reach to."""
     return 1 + max((_place(row["answer"]) for _, row in rows), default=-1)
 
@@ -259,9 +259,9 @@ def _letters(header: list[str]) -> list[str]:
     return found
 
 
-def _place(answer: str) -> int:
+def _place(answer: Any) -> int:
     """Return the place of an answer, given as a number from 0 or as a letter; -1 for neither."""
-    text = answer.strip()
+    text = str(answer).strip()
     if text.isdecimal():
         return int(text)
     return ord(text.upper()) - ord("A") if re.fullmatch("[A-Za-z]", text) else -1

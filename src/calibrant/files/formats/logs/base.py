@@ -12,7 +12,7 @@ import io
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Any, BinaryIO, ClassVar, cast
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.errors import PredictionsError
 from calibrant.files.formats.base import Columns
-from calibrant.files.gate import MOST_DOCUMENT_BYTES, load_json, readable, unpacked
+from calibrant.files.gate import MOST_DOCUMENT_BYTES, load_json, optional, readable, unpacked
 from calibrant.files.opening import extension_of, is_folder, name_of, open_binary
 from calibrant.files.options import ReadOptions
 from calibrant.predictions.origin import LeftOut, Origin
@@ -31,7 +31,7 @@ Row = dict[str, Any]
 # A first line that is longer isn't looked at.
 LONGEST_LINE = 1 << 26
 # What archives and parquet files begin with.
-BINARY = (b"PK\x03\x04", b"PAR1")
+ARCHIVE, PARQUET = b"PK\x03\x04", b"PAR1"
 
 
 def as_object(value: Any) -> Row:
@@ -122,8 +122,12 @@ class LogFile:
 
     @cached_property
     def header(self) -> list[str]:
-        """The cells of the first line of a table of text; empty for JSON."""
-        if self.first_line.lstrip()[:1] in (b"{", b"[", b"") or self.first_line[:4] in BINARY:
+        """The columns of a table, which is text or parquet; empty for JSON."""
+        if self.first_line.startswith(PARQUET):
+            parquet = optional("pyarrow.parquet", "pyarrow", "arrow")
+            with self.open() as file, readable("the parquet file", self.where):
+                return list(parquet.read_schema(file).names)
+        if self.first_line.lstrip()[:1] in (b"{", b"[", b"") or self.first_line.startswith(ARCHIVE):
             return []
         text = self.first_line.decode("utf-8", errors="replace").strip("\r\n")
         mark = "\t" if "\t" in text else ","
@@ -161,8 +165,18 @@ class LogFile:
             raise self.error(place, f"expected a JSON object, found {str(item)[:40]!r}")
         return cast(Row, item)
 
-    def table(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield each row of a table of text by the names of its columns, with its line."""
+    def table(self, columns: Collection[str] | None = None) -> Iterator[tuple[str, Row]]:
+        """Yield each row of a table by the names of its columns, with its place.
+
+        Of parquet only some `columns` may be read; of text all cells are text.
+        """
+        if self.first_line.startswith(PARQUET):
+            parquet = optional("pyarrow.parquet", "pyarrow", "arrow")
+            names = [name for name in self.header if columns is None or name in columns]
+            with self.open() as file, readable("the parquet file", self.where):
+                cells = cast(list[Row], parquet.read_table(file, columns=names).to_pylist())
+            yield from ((f"row {number}", row) for number, row in enumerate(cells))
+            return
         with self.open() as file, readable("the table", self.where):
             text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
             reader = csv.reader(text, delimiter="\t" if b"\t" in self.first_line else ",")
@@ -179,11 +193,11 @@ class LogFile:
 
     @cached_property
     def names(self) -> list[str]:
-        """The columns of a table of text, or the keys of the first JSON object."""
+        """The columns of a table, or the keys of the first JSON object."""
         return self.header or list(self.first)
 
     def records(self) -> Iterator[tuple[str, Row]]:
-        """Yield each row of a table of text, or each JSON object, with its place."""
+        """Yield each row of a table, or each JSON object, with its place."""
         yield from self.table() if self.header else self.rows()
 
     def error(self, place: str, fault: str) -> PredictionsError:

@@ -9,8 +9,6 @@ from typing import Any, cast
 
 from calibrant.files.formats.logs.base import LogFile, Row, as_list, as_object
 from calibrant.files.formats.logs.lm_eval import METRICS, LmEval, Places
-from calibrant.files.gate import optional, readable
-from calibrant.files.opening import open_binary
 
 # Since 0.10 three structures, before it a column a field, whose cells may be text.
 STRUCTURES = {"doc", "model_response", "metric"}
@@ -29,20 +27,13 @@ class LightEval(LmEval):
     tool = "lighteval"
 
     def recognises(self, file: LogFile) -> bool:
-        """Return whether a parquet file has the columns of details."""
-        if not file.first_line.startswith(b"PAR1"):
-            return False
-        parquet = optional("pyarrow.parquet", "pyarrow", "arrow")
-        with open_binary(file.where) as raw, readable("the parquet file", file.where):
-            names = {*parquet.read_schema(raw).names}
+        """Return whether a table has the columns of details."""
+        names = {*file.header}
         return {"doc", "model_response"} <= names or {*FIELDS, "full_prompt"} <= names
 
     def tasks(self, file: LogFile) -> tuple[Iterator[tuple[str, Places]], Row]:
         """Return the only task with its rows; no results say the version."""
-        parquet = optional("pyarrow.parquet", "pyarrow", "arrow")
-        with open_binary(file.where) as raw, readable("the parquet file", file.where):
-            names = [one for one in parquet.read_schema(raw).names if one in USED]
-            cells = cast(list[Row], parquet.read_table(raw, columns=names).to_pylist())
+        cells = [row for _, row in file.table(USED)]
         first = as_object(cells[0].get("doc")) if cells else {}
         name = first.get("task_name") or file.name.removeprefix("details_").rpartition("_")[0]
         return iter([(name, [(f"row {i}", _sample(row, i)) for i, row in enumerate(cells)])]), {}

@@ -71,3 +71,62 @@ def test_names_that_are_none_are_refused(names, tmp_path):
     save_file(state, path, metadata=header)
     with pytest.raises(CalibratorFileError, match="the header is damaged"):
         load(path)
+
+
+def frames(columns, values):
+    """Return a table of each library that is installed, and how it takes columns in an order."""
+    for library, line in (("pandas", "frame["), ("polars", "frame["), ("pyarrow", "table.select(")):
+        module = pytest.importorskip(library)
+        if library == "pyarrow":
+            yield module.table(dict(zip(columns, values.T, strict=True))), line
+        else:
+            yield module.DataFrame(dict(zip(columns, values.T, strict=True))), line
+
+
+@pytest.mark.parametrize("stem", ["", "prob_", "p_"])
+def test_a_table_whose_columns_are_in_another_order_is_refused_with_the_line_that_orders_them(stem):
+    rows = named_rows()
+    fitted = cb.posthoc.VectorScaling().fit_predictions(rows)
+    names = [stem + name for name in rows.class_names]
+    for (right, line), (wrong, _) in zip(
+        frames(names, rows.logits), frames(names[::-1], rows.logits[:, ::-1]), strict=True
+    ):
+        wanted = fitted.predict_proba(rows.logits)
+        np.testing.assert_array_equal(fitted.predict_proba(right), wanted)
+        for ask in (fitted.predict_proba, fitted.predict, fitted.predict_confidence):
+            with pytest.raises(PredictionsError) as caught:
+                ask(wrong)
+        assert str(caught.value).partition("give ")[2].startswith(f"{line}['{stem}cat'")
+        ordered = eval(str(caught.value).partition("give ")[2], {"frame": wrong, "table": wrong})
+        np.testing.assert_array_equal(fitted.predict_proba(ordered), wanted)
+    with pytest.raises(PredictionsError, match=r"has 'cat', 'dog', 'owl'.*give an array of them"):
+        fitted.predict_proba(pd.DataFrame(rows.logits, columns=["cat", "dog", "owl"]))
+    fitted.predict_proba(pd.DataFrame(rows.logits))  # numbers are places
+
+
+def test_a_table_of_two_classes_is_taken_in_the_order_of_the_fit():
+    spam = cb.Predictions.from_binary([0.9, 0.2, 0.6], ["spam", "ham", "ham"], positive="spam")
+    platt = cb.posthoc.PlattScaling().fit_predictions(spam)
+    wanted = platt.predict_proba(np.array([0.9, 0.2, 0.6]))
+    two = pd.DataFrame({"ham": [0.1, 0.8, 0.4], "spam": [0.9, 0.2, 0.6]})
+    np.testing.assert_allclose(platt.predict_proba(two), wanted)
+    np.testing.assert_allclose(platt.predict_proba(two["spam"]), wanted)
+    np.testing.assert_allclose(platt.predict_proba(two[["spam"]]), wanted)
+    with pytest.raises(PredictionsError, match=r"give frame\[\['ham', 'spam'\]\]"):
+        platt.predict_proba(two[["spam", "ham"]])
+    for one in (two["ham"], two[["ham"]]):
+        with pytest.raises(PredictionsError, match="'ham' is the negative class"):
+            platt.predict_proba(one)
+
+
+def test_refusals_of_files_say_how_to_read_them_in_the_order_of_the_fit():
+    fitted = cb.posthoc.VectorScaling().fit_predictions(named_rows())
+    with pytest.raises(PredictionsError, match=r"order of the fit.*--scores"):
+        fitted.apply_predictions(named_rows(("emu", "dog", "cat")))
+    spam, ham = (
+        cb.Predictions.from_binary([0.9, 0.2], ["spam", "ham"], positive=name)
+        for name in ("spam", "ham")
+    )
+    platt = cb.posthoc.PlattScaling().fit_predictions(spam)
+    with pytest.raises(PredictionsError, match="the positive class of the fit is 'spam'"):
+        platt.apply_predictions(ham)

@@ -21,6 +21,10 @@ from calibrant.core.arrays import (
     FloatArray,
     IntArray,
     as_array,
+    column_names,
+    is_frame,
+    is_table,
+    library_of,
     masked_classes,
     namespace,
     row_chunks,
@@ -41,9 +45,10 @@ from calibrant.core.errors import (
     warn_caller,
 )
 from calibrant.core.weights import are_counts, mean
+from calibrant.files.schema import ends_of
 from calibrant.posthoc.state import Estimator, FittedForm, FittedKind
 from calibrant.predictions.binary import SMALLEST_PROBABILITY, BinaryKind, as_logits, two_columns
-from calibrant.predictions.names import listed
+from calibrant.predictions.names import ClassNames, listed, names_of_columns
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, summarize
 from calibrant.predictions.temperature import fit_temperature
@@ -324,17 +329,65 @@ def lacking(estimator: Estimator, predictions: Predictions, *, to_apply: bool) -
             f"it was fitted to {FORMS[estimator.form_]}, and {predictions.source} holds "
             f"{FORMS[form]}"
         )
-    names, called = predictions.class_names, estimator.class_names_
-    if to_apply and fitted and form != "toplabel" and names and called and names != called:
-        return (
-            f"it was fitted to the classes {listed(called)}, and {predictions.source} has "
-            f"{listed(names)}, in this order"
-        )
+    if to_apply and fitted and form != "toplabel":
+        names, called = predictions.class_names or (), estimator.class_names_ or ()
+        other = other_classes(estimator, names, predictions.source)
+        if other is not None and {*names} == {*called}:
+            settled = "give the columns in the order of the fit (--scores NAME,NAME,...)"
+            if form == "binary":
+                settled = f"the positive class of the fit is '{[*called][-1]}' (--positive)"
+            return f"{other}; {settled}"
+        if other is not None:
+            return other
     if to_apply and "features" in estimator.needs and fitted:
         found, width = int(held["features"].shape[1]), estimator.feature_width
         if width is not None and found != width:
             return f"it was fitted for {width} features, and {predictions.source} has {found}"
     return None
+
+
+def other_classes(estimator: Estimator, names: ClassNames | None, source: str) -> str | None:
+    """Return that rows have other classes than `estimator`, or another order, as a clause."""
+    called = estimator.class_names_
+    if not names or not called or names == called:
+        return None
+    return (
+        f"it was fitted to the classes {listed(called)}, and {source} has {listed(names)}, in "
+        "this order"
+    )
+
+
+def check_columns(estimator: Estimator, scores: Any) -> None:
+    """Raise `PredictionsError` if columns are named after other classes than `estimator` has.
+
+    What columns share before or after the name of a class, such as ``prob_``, is no part of it.
+    Arrays have no names, so their columns are taken in the order of the fit.
+    """
+    called = estimator.class_names_
+    if not called or not is_frame(scores):
+        return
+    columns = column_names(scores) if is_table(scores) else [getattr(scores, "name", None)]
+    if estimator.form_ == "binary" and len(columns) == 1:
+        if str(columns[0]) == called[0]:
+            raise PredictionsError(
+                f"'{columns[0]}' is the negative class, but this {type(estimator).__name__} takes "
+                f"the {estimator.kind_} of '{called[1]}' where they are one column"
+            )
+        return
+    words = [str(column) for column in columns]
+    if len(words) != len(called) or ends_of(words) in (called, ends_of(called)):
+        return
+    names = names_of_columns(scores, "predict_proba")
+    other = other_classes(estimator, None if names is None else ends_of(words), "the table")
+    if other is None:
+        return
+    column = dict(zip(ends_of(words), columns, strict=True))
+    if set(column) == set(called):
+        taken = "table.select({})" if library_of(scores) == "pyarrow" else "frame[{}]"
+        line = taken.format([column[name] for name in called])
+    else:
+        line = "an array of them, if its columns are these classes in this order"
+    raise PredictionsError(f"method '{estimator.method}' can't be applied: {other}; give {line}")
 
 
 def check_width(estimator: Estimator, rows: Predictions | Shards) -> None:
@@ -414,6 +467,7 @@ def read_scores(
     estimator: Estimator, scores: Array, features: Array | None, kind: FittedKind | None
 ) -> tuple[Array, Array | None, bool]:
     """Return (N, K) logits, features beside them, and whether it was a single row."""
+    check_columns(estimator, scores)
     own, rows = check_kind(kind or estimator.kind_, estimator.kind_), as_array(scores)
     single = False
     if own == "score":

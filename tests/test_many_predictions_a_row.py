@@ -559,6 +559,18 @@ def test_clusters_of_rows_stay_clusters_of_each_label(labelled):
     assert [group.clusters for group in alone.groups.values()] == [None] * 3
 
 
+def test_the_page_of_one_label_names_the_rows_that_were_given(labelled, tmp_path: Path):
+    rows = many(labelled)
+    each = cb.evaluate_labels(rows, resamples=20)
+    ids = np.array([f"patient-{i}" for i in range(400)])
+    for found in (each.groups[rows.label_names[1]], evaluate(rows.of_label(1), resamples=20)):
+        np.testing.assert_array_equal(found.sample.row_numbers, np.arange(400))
+        found.to_html(tmp_path / "label.html", ids=ids)
+        assert '"patient-399"' in (tmp_path / "label.html").read_text()
+    some = rows.take(np.arange(30, 900))
+    np.testing.assert_array_equal(some.of_label(2).row_numbers, np.arange(10, 300))
+
+
 def test_pixels_with_their_classes_first_are_said_to_be_so(tmp_path: Path):
     logits = np.random.default_rng(0).normal(size=(4, 3, 5, 6))  # N, K, H, W
     labels = np.random.default_rng(1).integers(0, 3, size=(4, 5, 6))

@@ -347,8 +347,9 @@ def evaluate_labels(
     clusters = predictions.clusters
     if clusters is not None and len(np.unique(clusters * len(names) + index)) == len(index):
         clusters = None  # there is one row of each cluster, so rows of one label are independent
+    rows = predictions.by_rows_given
     found = evaluate_by(
-        replace(predictions, clusters=clusters, grid=None, label_names=None, label_index=None),
+        replace(rows, clusters=clusters, grid=None, label_names=None, label_index=None),
         np.array(names)[index],
         metrics=LABEL_METRICS if metrics is None else metrics,
         min_rows=min_rows,

@@ -305,12 +305,22 @@ class Predictions(RowTable):
             raise PredictionsError(
                 f"{self.source}: there is no label {label!r}; there are {', '.join(names)}"
             )
-        part = self.take(np.flatnonzero(self.label_index == number))
+        part = self.by_rows_given.take(np.flatnonzero(self.label_index == number))
         named = (f"not {names[number]}", names[number])
         part = replace(part, label_index=None, label_names=None, class_names=named)
         if part.clusters is None or len(np.unique(part.clusters)) < part.n:
             return part
         return replace(part, clusters=None)  # each of its rows is one
+
+    @property
+    def by_rows_given(self) -> Self:
+        """The same predictions of many labels, numbered by the rows that they are of.
+
+        Each row that was given has a prediction of every label.
+        """
+        places = np.arange(self.n) if self.row_numbers is None else self.row_numbers
+        own = places // len(self.label_names or (None,))
+        return replace(self, row_numbers=own.astype(np.min_scalar_type(self.n)))
 
     # --- some rows, and rows of several sets
 

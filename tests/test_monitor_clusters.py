@@ -381,6 +381,7 @@ def of_array(name, value):
     [
         of_array("open.payments", np.nan),
         of_array("open.payments", -1.0),
+        of_array("open.payments", 1e-300),
         of_array("open.rows", 0),
         of_array("open.rows", 10**9),
         of_array("open.part", 9),

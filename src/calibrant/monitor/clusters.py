@@ -48,6 +48,7 @@ from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
 from calibrant.metrics.binned import LOGIT_CLIP
 from calibrant.monitor.delayed_labels import hash_of_name
+from calibrant.monitor.latest import forget
 from calibrant.monitor.sequential_tests import COUNT, LARGEST_LOGIT, Bets, OfGroup, payments
 
 # Parts of a cluster besides those of each group, which have the group's index.
@@ -243,8 +244,7 @@ class Clusters:
                 size = np.array([1, rows, rows**2])
                 self.sizes[part] = self.sizes.get(part, np.zeros(3)) + size
             closed.append(cluster)
-        while len(self.closed) > self.most_known:
-            del self.closed[next(iter(self.closed))]
+        forget(self.closed, self.most_known)
         return closed
 
     def _most(self, part: int) -> int:
@@ -255,16 +255,17 @@ class Clusters:
         number, rows, squares = known.tolist()
         return math.ceil(min(squares / rows, 2 * rows / number))
 
-    def moved(self, by: int, place: Mapping[int, int]) -> Clusters:
-        """Return the same where rows have numbers that much higher, and groups these places."""
+    def moved(self, last: int, place: Mapping[int, int]) -> Clusters:
+        """Return the same where unfinished clusters end in this row, and groups have these places.
+
+        What is put together has evidence up to that row, and they are counted after it.
+        """
 
         def put(parts: Mapping[int, Any]) -> dict[int, Any]:
             return {place.get(part, part): own for part, own in parts.items()}
 
         moved = {
-            name: replace(
-                one, last=one.last + by, parts=put(one.parts), counts=Counter(put(one.counts))
-            )
+            name: replace(one, last=last, parts=put(one.parts), counts=Counter(put(one.counts)))
             for name, one in self.unfinished.items()
         }
         return replace(self, unfinished=moved, sizes=put(self.sizes))
@@ -291,6 +292,7 @@ class Clusters:
             merged.dependence += one.dependence
             for part, size in one.sizes.items():
                 merged.sizes[part] = merged.sizes.get(part, np.zeros(3)) + size
+        forget(merged.closed, merged.most_known)
         return merged
 
 

@@ -16,7 +16,7 @@ from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import PredictionsError
 from calibrant.core.text import counted
 from calibrant.evaluation.formatting import percent
-from calibrant.monitor.latest import beginning
+from calibrant.monitor.latest import beginning, forget
 from calibrant.monitor.windows import named
 
 # Hours and groups by which those that wait are counted, at most.
@@ -168,8 +168,7 @@ class DelayedLabels:
 
     def _join(self, name: str, said: Said, outcome: Outcome) -> Joined:
         self.done[hash_of_name(name)] = None
-        while len(self.done) > self.most:
-            del self.done[next(iter(self.done))]
+        forget(self.done, self.most)
         start = beginning(name)
         origin = 0 if start is None else hash_of_name(start)
         right = outcome.right(said.predicted)
@@ -177,9 +176,7 @@ class DelayedLabels:
         return Joined(said.confidence, right, *said[2:], origin, name, label)
 
     def _bound(self, waiting: dict[str, Any]) -> None:
-        while len(waiting) > self.most:
-            del waiting[next(iter(waiting))]
-            self.given_up += 1
+        self.given_up += forget(waiting, self.most)
 
     def pending(self) -> Pending:
         """Return how many predictions wait by hour and by group, as far as these are known."""
@@ -206,6 +203,9 @@ class DelayedLabels:
             merged.done |= one.done
             merged.repeated += one.repeated
             merged.given_up += one.given_up
+        merged._bound(merged.predictions)
+        merged._bound(merged.outcomes)
+        forget(merged.done, merged.most)
         return merged
 
 

@@ -15,8 +15,7 @@ from calibrant.monitor.diagnosis import Diagnosis
 from calibrant.monitor.latest import Neighbours, doubt
 from calibrant.monitor.promise import PromiseFound
 from calibrant.monitor.sequential_tests import Alarm, TwoTests
-from calibrant.monitor.state import State
-from calibrant.monitor.state_file import PastAlarm
+from calibrant.monitor.state import PastAlarm, State
 from calibrant.monitor.windows import Window
 
 # A share of rows without a bet that is said in words of its own.

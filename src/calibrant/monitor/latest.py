@@ -124,6 +124,14 @@ def beginning(key: str) -> str | None:
     return key[:at] if at > 0 else None
 
 
+def forget(known: dict[Any, Any], most: int) -> int:
+    """Remove the oldest entries until there are `most`, and return how many were removed."""
+    removed = max(len(known) - most, 0)
+    for _ in range(removed):
+        del known[next(iter(known))]
+    return removed
+
+
 # Scores that are kept, of rows with outcomes and of rows without: a megabyte of float32 each.
 NUMBERS = 1 << 18
 # What is wrong since a change is said of as many rows at least.
@@ -282,8 +290,7 @@ class Scores:
         if scores is None or self.form is None:
             return
         self.waiting |= dict(zip(keys, scores, strict=True))
-        while len(self.waiting) > self.most:
-            del self.waiting[next(iter(self.waiting))]
+        forget(self.waiting, self.most)
 
     def learn(
         self,
@@ -342,8 +349,11 @@ class Scores:
             return whole
         share = max(whole.most // len(parts), 1)
         for part, start in zip(parts, starts, strict=True):
+            if part.form is None:
+                continue
             scores, labels, number, origin = part.together()
             last = slice(-share, None)
             whole.parts.append((scores[last], labels[last], number[last] + start, origin[last]))
             whole.waiting |= part.waiting
+        forget(whole.waiting, whole.most)
         return whole

@@ -28,7 +28,7 @@ from calibrant.monitor.latest import Neighbours
 from calibrant.monitor.promise import Promise
 from calibrant.monitor.sequential_tests import Alarm, TestName
 from calibrant.monitor.state import State
-from calibrant.monitor.state_file import damaged_is_said, read_state, write_state
+from calibrant.monitor.state_file import damaged_is_said, pack, read_state, unpack, write_state
 from calibrant.monitor.windows import Window, hour_of
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import make_calibrator
@@ -449,7 +449,7 @@ class Monitor:
         Raises:
             InputError: the folder doesn't exist, or there is no room.
         """
-        header, arrays = self._state.pack()
+        header, arrays = pack(self._state)
         settings = self._settings() | {"promise": self.promise and vars(self.promise)}
         write_state(path, header | {"settings": settings}, arrays)
 
@@ -462,10 +462,10 @@ class Monitor:
         """
         saved = read_state(path)
         with damaged_is_said(path):
-            settings = dict(saved.part(saved.header, "settings", dict))
+            settings = dict(saved.header["settings"])
             promised = settings.pop("promise", None)
             monitor = cls(**settings, promise=promised and Promise(**promised))
-            monitor._state.unpack(saved)
+            unpack(saved, monitor._state)
         return monitor
 
     def merge(self, *others: Monitor) -> Monitor:

@@ -13,7 +13,7 @@ from calibrant.monitor.delayed_labels import Pending
 from calibrant.monitor.diagnosis import Band
 from calibrant.monitor.formatting import GroupFound, MonitorFindings, ends, spaced, window_cells
 from calibrant.monitor.sequential_tests import ChangePoint
-from calibrant.monitor.state_file import PastAlarm
+from calibrant.monitor.state import PastAlarm
 from calibrant.monitor.windows import Window
 from calibrant.report.charts import (
     Area,

@@ -37,23 +37,61 @@ from calibrant.monitor.sequential_tests import (
     change_point,
     payments,
 )
-from calibrant.monitor.state_file import (
-    Arrays,
-    Damaged,
-    History,
-    Saved,
-    pack_clusters,
-    pack_evidence,
-    pack_groups,
-    pack_hours,
-    pack_scores,
-    pack_trail,
-)
 from calibrant.monitor.windows import FOR_EVER, Hours, Trail, Windows
 from calibrant.predictions.predictions import Predictions
 
 # As many rows as are worked on at once: their payments should stay in the cache.
 ROWS_AT_ONCE = 2048
+
+
+# Alarms that are remembered, the latest.
+MOST_ALARMS = 100
+
+
+@dataclass(frozen=True)
+class PastAlarm:
+    """An alarm that was dealt with.
+
+    Attributes:
+        alarm: as it rose; until: number of the row at which the tests began anew.
+    """
+
+    alarm: Alarm
+    until: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON takes them."""
+        return asdict(self)
+
+
+@dataclass
+class History:
+    """When the tests began, and the alarms before that.
+
+    Attributes:
+        begun: number of the row with which the present tests began.
+        before: how many rows were counted before that, of all replicas together.
+        alarms: those before it, the oldest first.
+    """
+
+    begun: int = 0
+    before: int = 0
+    alarms: list[PastAlarm] = field(default_factory=list[PastAlarm])
+
+    def begin(self, row: int, alarms: Iterable[Alarm]) -> None:
+        """Note that the tests begin anew at a row, after these alarms."""
+        self.begun = self.before = row
+        self.alarms = [*self.alarms, *(PastAlarm(alarm, row) for alarm in alarms)][-MOST_ALARMS:]
+
+    @classmethod
+    def merged(cls, parts: Sequence[History], starts: Sequence[int]) -> History:
+        """Return the history of parts whose rows begin at `starts`, as their numbers are there."""
+        past = [
+            PastAlarm(one.alarm.moved(start), one.until + start)
+            for part, start in zip(parts, starts, strict=True)
+            for one in part.alarms
+        ]
+        return cls(0, sum(part.before for part in parts), past[-MOST_ALARMS:])
 
 
 @dataclass
@@ -261,114 +299,29 @@ class State:
         """Keep the scores of (n,) rows that were counted as these numbers."""
         self.scores.add(rows, labels, number, _hashes(clusters or ()))
 
-    def pack(self) -> tuple[dict[str, Any], Arrays]:
-        """Return everything as a header and arrays."""
-        header = {
-            "notes": self.notes,
-            "groups": self.tests.groups.names,
-            "alarms": [alarm.as_dict() for alarm in self.tests.alarms.values()],
-            "unlabelled": vars(self.unlabelled),
-            "rows": self.windows.rows,
-            "grouped": self.grouped,
-            "clustered": self.clustered,
-            "unfinished": list(self.clusters.unfinished),
-            "late": self.clusters.late,
-            "beyond": self.clusters.beyond,
-            "clusters": self.clusters.dependence.clusters,
-            "group_rows": self.tests.groups.spans,
-            "history": asdict(self.history),
-        }
-        watched = self.promise
-        if watched is not None:
-            alarm = None if watched.alarm is None else watched.alarm.as_dict()
-            header["promise"] = {"rows": watched.rows, "broken": watched.broken, "alarm": alarm}
-        arrays = pack_evidence(self.tests.evidence, "stream") | pack_groups(self.tests.groups)
-        arrays |= pack_trail(self.windows.trail, "windows")
-        arrays |= {"windows.cells": self.windows.sums}
-        latest = {
-            "latest.confidence": self.latest.confidence,
-            "latest.correct": self.latest.correct,
-            "latest.origin": self.latest.origin,
-        }
-        own = self.waiting.pack() | pack_clusters(self.clusters) | pack_hours(self.hours)
-        if self.scores.form is not None:
-            header["scores"] = asdict(self.scores.form) | {"waiting": list(self.scores.waiting)}
-            own |= pack_scores(self.scores)
-        if watched is not None:
-            own |= pack_evidence(watched.evidence, "promise")
-        return header, arrays | latest | own
-
-    def unpack(self, saved: Saved) -> None:
-        """Take over what `pack` returned, having counted nothing so far.
-
-        Raises:
-            Damaged: something is missing, of another shape or type, or out of its limits.
-        """
-        tests, windows = self.tests, self.windows
-        rows = windows.rows = saved.whole(saved.header, "rows")
-        windows.trail = saved.trail(windows.trail, "windows", rows, rows)
-        windows.sums = saved.cells("windows.cells", rows)
-        if (np.diff(windows.trail.sums, axis=0) < 0).any() or windows.trail.sums.min() < 0:
-            raise Damaged("sums of windows that fall")
-        if (windows.trail.sums[-1] > windows.sums).any():
-            raise Damaged("sums of windows beyond those of the stream")
-        self.grouped, self.clustered = (
-            saved.of_three(saved.header, name) for name in ("grouped", "clustered")
-        )
-        self.history = saved.history(rows)
-        before, units = self.history.before, rows
-        if self.clustered:
-            units = saved.whole(saved.header, "clusters", rows)
-        own = None if self.clustered and before else units - before
-        tests.evidence = saved.evidence(tests.evidence, "stream", rows, own)
-        rowwise = not (self.clustered or before)
-        tests.groups = saved.groups(tests.groups.known, rows, rowwise=rowwise)
-        self.promise = saved.promise(self.promise, rows)
-        self.clusters = saved.clusters(self.clusters, units, len(tests.groups.names), rows)
-        if "open.part" not in saved.arrays:
-            saved.old_clusters(self.clusters, self.promise, grouped=bool(self.grouped))
-        tests.alarms = saved.alarms(tests, rows)
-        n = min(rows, self.latest.most)
-        latest = saved.array("latest.confidence", np.float64, (None,), 0.0, 1.0)
-        if len(latest) > n:
-            raise Damaged("more latest rows than there are")
-        correct = saved.array("latest.correct", np.bool_, (len(latest),))
-        origin = saved.array("latest.origin", np.int64, (len(latest),))
-        self.latest = Latest(self.latest.most, latest, correct, origin)
-        self.waiting = saved.waiting(self.waiting.most)
-        self.hours = saved.hours(rows)
-        self.scores = saved.scores(self.scores, rows)
-        sums = saved.part(saved.header, "unlabelled", dict)
-        without = saved.whole(sums, "rows")
-        # Rows are taken out again, and leave a rounding error.
-        total, variance = (
-            saved.number(sums, name, -1e-6 * (rows + without + 1), without * (1 + 1e-6) + 1.0)
-            for name in ("total", "variance")
-        )
-        self.unlabelled = Unlabelled(without, total, variance)
-        self.notes = saved.part(saved.header, "notes", dict)
-
     @classmethod
     def merged(cls, parts: Sequence[State]) -> State:
         """Return what several monitors of the same settings have counted together."""
-        unlabelled, starts = Unlabelled(), np.cumsum([0, *(part.windows.rows for part in parts)])
+        unlabelled = Unlabelled()
+        starts: list[int] = np.cumsum([0, *(part.windows.rows for part in parts)]).tolist()
         for part in parts:
             unlabelled += part.unlabelled
         known = {part.clustered for part in parts} - {None}
         if len(known) > 1:
             raise InputError("only monitors that all have clusters, or all none, can be merged")
-        pairs = zip(parts, starts[:-1].tolist(), strict=True)
-        tests = merged_tests([part.tests for part in parts], starts.tolist())
+        tests = merged_tests([part.tests for part in parts], starts)
         place = {name: i for i, name in enumerate(tests.groups.names)}
         clusters = [
-            part.clusters.moved(by, {i: place[n] for i, n in enumerate(part.tests.groups.names)})
-            for part, by in pairs
+            part.clusters.moved(
+                starts[-1] - 1, {i: place[n] for i, n in enumerate(part.tests.groups.names)}
+            )
+            for part in parts
         ]
         return cls(
             tests,
             merged_windows([part.windows for part in parts]),
             Latest.merged([part.latest for part in parts]),
-            Scores.merged([part.scores for part in parts], starts[:-1].tolist()),
+            Scores.merged([part.scores for part in parts], starts[:-1]),
             parts[0].waiting.merge(part.waiting for part in parts[1:]),
             clusters[0].merge(clusters[1:]),
             unlabelled,
@@ -376,7 +329,7 @@ class State:
             clustered=next(iter(known), None),
             hours=parts[0].hours.merge([part.hours for part in parts[1:]]),
             promise=_merged_promise([part.promise for part in parts], starts[-1]),
-            history=History.merged([part.history for part in parts], starts[:-1].tolist()),
+            history=History.merged([part.history for part in parts], starts[:-1]),
         )
 
 

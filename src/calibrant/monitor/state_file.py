@@ -1,17 +1,20 @@
 """The file in which a monitor's state is kept: safetensors with a header of JSON, written whole.
 
-Whatever is read from it is checked: a state decides whether an alarm rises.
+Whatever is read from it is checked, since a state decides whether an alarm rises. Arrays have the
+type and the width of those that a new monitor writes; what was read of all is the same when it is
+written again; and the laws hold that every state obeys, whatever is counted next.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator, Iterable, Mapping, Sequence
+import re
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from os import fspath
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,84 +23,68 @@ from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import CalibrantError, CalibratorFileError
 from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
-from calibrant.monitor.clusters import ALL, PROMISE, Clusters, Dependence, Part, Unfinished
-from calibrant.monitor.delayed_labels import DelayedLabels, Outcome, Said
-from calibrant.monitor.latest import NUMBERS, Form, Scores
-from calibrant.monitor.promise import Watched
+from calibrant.metrics.binned import LOGIT_CLIP
+from calibrant.monitor.clusters import (
+    ALL,
+    MOST_OF_THE_WAY,
+    PROMISE,
+    Clusters,
+    Dependence,
+    Part,
+    Unfinished,
+    largest_stakes,
+)
+from calibrant.monitor.delayed_labels import DelayedLabels, Outcome, Said, Unlabelled
+from calibrant.monitor.latest import NUMBERS, Form, Latest, Scores
 from calibrant.monitor.sequential_tests import (
     ALTERNATIVES,
     COUNT,
     MOST_GROUPS,
+    MOST_MASS,
     Alarm,
     Evidence,
     Groups,
-    TwoTests,
 )
+from calibrant.monitor.state import MOST_ALARMS, History, PastAlarm, State
 from calibrant.monitor.windows import FOR_EVER, HOURS_KEPT, MOST_HOURS, WIDTH, Hours, Trail
 
-# Alarms that are remembered, the latest.
-MOST_ALARMS = 100
-
-
-@dataclass(frozen=True)
-class PastAlarm:
-    """An alarm that was dealt with.
-
-    Attributes:
-        alarm: as it rose; until: number of the row at which the tests began anew.
-    """
-
-    alarm: Alarm
-    until: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON takes them."""
-        return asdict(self)
-
-
-@dataclass
-class History:
-    """When the tests began, and the alarms before that.
-
-    Attributes:
-        begun: number of the row with which the present tests began.
-        before: how many rows were counted before that, of all replicas together.
-        alarms: those before it, the oldest first.
-    """
-
-    begun: int = 0
-    before: int = 0
-    alarms: list[PastAlarm] = field(default_factory=list[PastAlarm])
-
-    def begin(self, row: int, alarms: Iterable[Alarm]) -> None:
-        """Note that the tests begin anew at a row, after these alarms."""
-        self.begun = self.before = row
-        self.alarms = [*self.alarms, *(PastAlarm(alarm, row) for alarm in alarms)][-MOST_ALARMS:]
-
-    @classmethod
-    def merged(cls, parts: Sequence[History], starts: Sequence[int]) -> History:
-        """Return the history of parts whose rows begin at `starts`, as their numbers are there."""
-        past = [
-            PastAlarm(one.alarm.moved(start), one.until + start)
-            for part, start in zip(parts, starts, strict=True)
-            for one in part.alarms
-        ]
-        return cls(0, sum(part.before for part in parts), past[-MOST_ALARMS:])
-
-
 Arrays = dict[str, NDArray[Any]]
+Header = dict[str, Any]
 
 # As a row's number in a file holds.
 MOST_ROWS = (1 << 62) - 1
 FORMAT = ParameterFormat("calibrant-monitor", 2, "the state of a monitor", "numpy")
+# Sums were added up in another order than they are added up in here.
+ROUNDING = 1e-6
+# Hardly a row pays less.
+LEAST = LOGIT_CLIP / 2
 _TRAIL = ("count", "row", "level", "sums")
+# Arrays of one length, by the last part of their names; others have as many entries as they need.
+_WHOLE = {"units", "products", "masses", "cells", "dependence"}
 
 
 class Damaged(ValueError):
     """What is wrong with a state; `damaged_is_said` makes an error of it that names the file."""
 
 
-def write_state(path: StrPath, header: dict[str, Any], arrays: Arrays) -> None:
+def require(holds: Any, wrong: str) -> None:
+    """Raise `Damaged` with what is wrong unless something holds, everywhere."""
+    if not np.all(holds):
+        raise Damaged(wrong)
+
+
+# --- the file
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The content of a state's file, unchecked: a header of JSON, and arrays by name."""
+
+    header: Header
+    arrays: Arrays
+
+
+def write_state(path: StrPath, header: Header, arrays: Arrays) -> None:
     """Write header and arrays, whole or not at all.
 
     Raises:
@@ -121,12 +108,10 @@ def read_state(path: StrPath) -> Saved:
         raise CalibratorFileError(f"{fspath(path)}: was made with other bets; begin a new state")
     with damaged_is_said(path):
         text = header["monitor"]
-        if header.get("checksum") != _checksum(text, arrays):
-            raise Damaged("it was changed since it was written")
+        require(header.get("checksum") == _checksum(text, arrays), "it was changed since")
         found: Any = json.loads(text)
-        if not isinstance(found, dict):
-            raise Damaged("its header is no JSON object")
-        return Saved(cast(dict[str, Any], found), arrays)
+        require(isinstance(found, dict), "its header is no JSON object")
+        return Saved(found, {name: array.copy() for name, array in arrays.items()})
 
 
 def _checksum(text: str, arrays: Arrays) -> str:
@@ -152,351 +137,174 @@ def damaged_is_said(path: StrPath) -> Generator[None]:
         ) from error
 
 
-@dataclass(frozen=True)
-class Saved:
-    """The content of a state's file. Whatever is taken out of it is checked.
+# --- a state as a header and arrays
 
-    Attributes:
-        header: a JSON object; arrays: by name.
+
+def pack(state: State) -> tuple[Header, Arrays]:
+    """Return all that was counted as a header and arrays."""
+    tests, watched, clusters = state.tests, state.promise, state.clusters
+    header = {
+        "notes": state.notes,
+        "groups": tests.groups.names,
+        "alarms": [alarm.as_dict() for alarm in tests.alarms.values()],
+        "unlabelled": vars(state.unlabelled),
+        "rows": state.windows.rows,
+        "grouped": state.grouped,
+        "clustered": state.clustered,
+        "unfinished": list(clusters.unfinished),
+        "late": clusters.late,
+        "beyond": clusters.beyond,
+        "clusters": clusters.dependence.clusters,
+        "group_rows": tests.groups.spans,
+        "history": asdict(state.history),
+    }
+    arrays = _evidence_arrays(tests.evidence, "stream") | _trail_arrays(
+        state.windows.trail, "windows"
+    )
+    for i, evidence in enumerate(tests.groups.evidence):
+        arrays |= _evidence_arrays(evidence, f"group{i}")
+        arrays[f"group{i}.cells"] = tests.groups.sums[i]
+    latest, hours = state.latest, state.hours.sums
+    arrays |= {
+        "windows.cells": state.windows.sums,
+        "latest.confidence": latest.confidence,
+        "latest.correct": latest.correct,
+        "latest.origin": latest.origin,
+        "hours": np.array(list(hours), dtype=np.int64),
+        "hours.cells": np.array(list(hours.values())).reshape(-1, WIDTH),
+    }
+    arrays |= state.waiting.pack() | _cluster_arrays(clusters)
+    form = state.scores.form
+    if form is not None:
+        header["scores"] = asdict(form) | {"waiting": list(state.scores.waiting)}
+        arrays |= _score_arrays(state.scores, form)
+    if watched is not None:
+        alarm = None if watched.alarm is None else watched.alarm.as_dict()
+        header["promise"] = {"rows": watched.rows, "broken": watched.broken, "alarm": alarm}
+        arrays |= _evidence_arrays(watched.evidence, "promise")
+    return header, arrays
+
+
+def unpack(saved: Saved, state: State) -> None:
+    """Take over what `pack` returned into a state that has counted nothing so far.
+
+    Raises:
+        Damaged: something is of another type or shape, or out of its limits; or any other error
+            where something is missing.
     """
+    header = {name: own for name, own in saved.header.items() if name != "settings"}
+    arrays = {name: own for name, own in saved.arrays.items() if name != "alternatives"}
+    if "open.part" not in arrays:
+        header["beyond"] = 0
+        arrays = _with_parts(arrays, state, grouped=header["grouped"] is True)
+    _check_types(arrays, state, header)
+    _take(header, arrays, state)
+    again, same = pack(state)
+    require(_text(again) == _text(header), "its header isn't what a monitor writes")
+    require(same.keys() == arrays.keys(), "arrays are missing, or too many")
+    for name, array in arrays.items():
+        require(np.array_equal(array, same[name]), f"'{name}' isn't what a monitor writes")
+    _check_laws(state)
 
-    header: dict[str, Any]
-    arrays: Arrays
 
-    @staticmethod
-    def part(of: dict[str, Any], name: str, kind: type[Any] | tuple[type[Any], ...]) -> Any:
-        """Return an entry of an object that has to be of a type."""
-        value = of.get(name)
-        if not isinstance(value, kind):
-            raise Damaged(f"'{name}' is missing or of another type")
-        return value
+def _text(header: Header) -> str:
+    return json.dumps(header, sort_keys=True)
 
-    @classmethod
-    def whole(cls, of: dict[str, Any], name: str, most: int = MOST_ROWS) -> int:
-        """Return a whole number from 0."""
-        value = cls.part(of, name, int)
-        if isinstance(value, bool) or not 0 <= value <= most:
-            raise Damaged(f"'{name}' is out of its limits")
-        return value
 
-    @classmethod
-    def number(cls, of: dict[str, Any], name: str, low: float, high: float) -> float:
-        """Return a number within limits."""
-        value = cls.part(of, name, (int, float))
-        if isinstance(value, bool) or not low <= value <= high:
-            raise Damaged(f"'{name}' is out of its limits")
-        return float(value)
+def _check_types(arrays: Arrays, state: State, header: Header) -> None:
+    """Raise `Damaged` unless arrays are finite and like those of a new state with these scores."""
+    like = pack(state)[1]
+    if "scores" in header:
+        like |= _score_arrays(Scores(1), _form(header["scores"]))
+    like |= _evidence_arrays(Evidence.of_group(), "group0") | {"group0.cells": np.zeros(WIDTH)}
+    for name, array in arrays.items():
+        own = like.get(re.sub(r"^group\d+", "group0", name))
+        require(own is not None and array.dtype == own.dtype, f"'{name}' is of another type")
+        if own is not None:
+            first = 0 if name.rpartition(".")[2] in _WHOLE and name != "hours.cells" else 1
+            alike = array.ndim == own.ndim and array.shape[first:] == own.shape[first:]
+            require(alike, f"'{name}' is of another shape")
+        require(np.isfinite(array), f"'{name}' holds a number out of its limits")
 
-    def array(
-        self,
-        name: str,
-        dtype: type[Any],
-        shape: tuple[int | None, ...],
-        low: float = -np.inf,
-        high: float = np.inf,
-    ) -> NDArray[Any]:
-        """Return a copy of an array whose type, sizes and numbers have to be such; None: any."""
-        found = self.arrays.get(name)
-        if found is None or found.dtype != dtype or found.ndim != len(shape):
-            raise Damaged(f"'{name}' is missing or of another type")
-        if any(size not in (None, own) for size, own in zip(shape, found.shape, strict=True)):
-            raise Damaged(f"'{name}' has another shape")
-        if not (np.isfinite(found) & (found >= low) & (found <= high)).all():
-            raise Damaged(f"'{name}' holds a number out of its limits")
-        return found.copy()
 
-    def cells(self, name: str, rows: int) -> FloatArray:
-        """Return the (3 C,) sums of the cells of so many rows."""
-        sums = self.array(name, np.float64, (WIDTH,), 0.0, float(rows))
-        count, confidence, right = sums.reshape(3, -1)
-        if count.sum() != rows or (right > count).any() or (confidence > count + 1e-6).any():
-            raise Damaged(f"'{name}' isn't of so many rows")
-        return sums
-
-    def trail(self, empty: Trail, name: str, count: int, rows: int) -> Trail:
-        """Return the trail of `count` rows of a stream of `rows`; `empty` is one of its kind."""
-        counts = self.array(f"{name}.count", np.int64, (None,), 0, count)
-        row = self.array(f"{name}.row", np.int64, (len(counts),), 0, rows)
-        level = self.array(f"{name}.level", np.int64, (len(counts),), 0, FOR_EVER)
-        sums = self.array(f"{name}.sums", np.float64, (len(counts), empty.sums.shape[1]))
-        rising = (np.diff(counts) >= 0).all() and (np.diff(row) >= 0).all()
-        if (
-            not len(counts)
-            or counts[0]
-            or level[0] != FOR_EVER
-            or not rising
-            or (row < counts).any()
-        ):
-            raise Damaged(f"the rows of '{name}' don't follow one another")
-        return Trail(empty.base, empty.keep, counts, row, level, sums)
-
-    def evidence(self, empty: Evidence, name: str, rows: int, count: int | None) -> Evidence:
-        """Return evidence of `count` units, or as many as it says, of a stream of `rows`."""
-        own = int(self.array(f"{name}.units", np.int64, (1,), 0, rows)[0])
-        if own != (own if count is None else count):
-            raise Damaged(f"'{name}' isn't of so many rows or clusters")
-        return Evidence(
-            own,
-            self.array(f"{name}.products", np.float64, empty.products.shape),
-            self.array(f"{name}.masses", np.float64, empty.masses.shape, 0.0),
-            self.trail(empty.trail, f"{name}.trail", own, rows),
+def _take(header: Header, arrays: Arrays, state: State) -> None:
+    """Fill a state. What has another type comes out as it should be, and so isn't the same."""
+    tests, windows, clusters = state.tests, state.windows, state.clusters
+    windows.rows, windows.sums = int(header["rows"]), arrays["windows.cells"]
+    windows.trail = _trail(arrays, "windows", windows.trail)
+    state.grouped, state.clustered = (_known(bool, header[n]) for n in ("grouped", "clustered"))
+    past = [
+        PastAlarm(_alarm(one["alarm"]), int(one["until"])) for one in header["history"]["alarms"]
+    ]
+    begun, before = (int(header["history"][name]) for name in ("begun", "before"))
+    state.history = History(begun, before, past)
+    tests.evidence = _evidence(arrays, "stream", tests.evidence)
+    names = [str(name) for name in header["groups"]]
+    empty = Evidence.of_group()
+    tests.groups = Groups(
+        tests.groups.known,
+        names,
+        [_evidence(arrays, f"group{i}", empty) for i in range(len(names))],
+        [arrays[f"group{i}.cells"] for i in range(len(names))],
+        [(int(first), int(last)) for first, last in header["group_rows"]],
+    )
+    alarms = [_alarm(fields) for fields in header["alarms"]]
+    tests.alarms = {alarm.test: alarm for alarm in alarms}
+    if state.promise is not None:
+        own = header["promise"]
+        state.promise = replace(
+            state.promise,
+            evidence=_evidence(arrays, "promise", state.promise.evidence),
+            rows=int(own["rows"]),
+            broken=int(own["broken"]),
+            alarm=_known(_alarm, own["alarm"]),
         )
-
-    def history(self, rows: int) -> History:
-        """Return when the tests of a stream of so many rows began, and alarms before that."""
-        if "history" not in self.header:  # in states of old versions
-            return History()
-        own: dict[str, Any] = self.part(self.header, "history", dict)
-        found = History(self.whole(own, "begun", rows), self.whole(own, "before", rows))
-        for one in self.part(own, "alarms", list)[:MOST_ALARMS]:
-            fields: dict[str, Any] = self.part(one, "alarm", dict)
-            bounds = {fields.get("test"): self.number(fields, "threshold", -np.inf, np.inf)}
-            alarm = self.alarm(fields, bounds, rows)
-            found.alarms.append(PastAlarm(alarm, self.whole(one, "until", rows)))
-        return found
-
-    def groups(self, known: int | None, rows: int, *, rowwise: bool) -> Groups:
-        """Return the groups of a stream of so many rows; `rowwise` if each was bet on by itself."""
-        names: list[Any] = self.part(self.header, "groups", list)
-        if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-            raise Damaged("names of groups that aren't text, or not different")
-        if len(names) > min(MOST_GROUPS, MOST_GROUPS if known is None else known):
-            raise Damaged("more groups than there may be")
-        found = Groups(known, list(names))
-        spans: Any = self.header.get("group_rows", [[0, max(rows - 1, 0)] for _ in names])
-        if not isinstance(spans, list) or len(cast(list[Any], spans)) != len(names):
-            raise Damaged("rows of groups that can't be")
-        for first, last in cast(list[list[Any]], spans):
-            if not (type(first) is type(last) is int and -1 <= first <= last < max(rows, 1)):
-                raise Damaged("rows of groups that can't be")
-            found.spans.append((first, last))
-        for i in range(len(names)):
-            cells = self.arrays.get(f"group{i}.cells", np.empty(0))
-            count = round(float(cells[: len(cells) // 3].sum())) if len(cells) == WIDTH else 0
-            found.sums.append(self.cells(f"group{i}.cells", count))
-            units = count if rowwise else None
-            found.evidence.append(self.evidence(Evidence.of_group(), f"group{i}", rows, units))
-            if found.evidence[-1].units > count:
-                raise Damaged(f"'group{i}' has fewer rows than clusters")
-        if round(sum(float(sums[: len(sums) // 3].sum()) for sums in found.sums)) not in (0, rows):
-            raise Damaged("groups don't have all rows")
-        return found
-
-    def of_three(self, of: dict[str, Any], name: str) -> bool | None:
-        """Return true, false or None."""
-        if of.get(name, "") not in (None, True, False):
-            raise Damaged(f"'{name}' is neither true nor false")
-        return of[name]
-
-    def clusters(self, empty: Clusters, closed: int, groups: int, rows: int) -> Clusters:
-        """Return the clusters of a stream of so many rows, of which so many were closed."""
-        names: list[Any] = self.part(self.header, "unfinished", list)
-        if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-            raise Damaged("names of clusters that aren't text, or not different")
-        count = len(names)
-        last = self.array("open.last", np.int64, (count,), 0, max(rows - 1, 0))
-        moments = self.array("open.moments", np.float64, (count, 3), -float(rows), float(rows))
-        pairs = zip(last.tolist(), moments, strict=True)
-        found = [Unfinished(row, own) for row, own in pairs]
-        sizes = dict[int, FloatArray]()
-        if "open.part" in self.arrays:
-            self._parts(found, groups, rows)
-            part = self.array("sizes.part", np.int64, (None,), PROMISE, groups - 1)
-            size = self.array("sizes", np.float64, (len(part), 3), 1.0, float(rows) ** 2 + 1)
-            if (size[:, 0] > size[:, 1]).any() or (size[:, 1] > size[:, 2]).any():
-                raise Damaged("sizes of clusters that can't be")
-            sizes = dict(zip(part.tolist(), size, strict=True))
-        known = self.array("closed", np.int64, (None,)).tolist()
-        sums = self.array("dependence", np.float64, (6,))
-        if len(known) > min(closed, empty.most_known) or sums[0] > rows:
-            raise Damaged("more clusters than there may be")
-        return replace(
-            empty,
-            unfinished=dict(zip(names, found, strict=True)),
-            closed=dict.fromkeys(known),
-            late=self.whole(self.header, "late", rows),
-            beyond=self.whole(self.header, "beyond", rows) if sizes else 0,
-            dependence=Dependence(self.whole(self.header, "clusters", rows), sums),
-            sizes=sizes,
-        )
-
-    def _parts(self, unfinished: Sequence[Unfinished], groups: int, rows: int) -> None:
-        """Fill the parts of unfinished clusters of a stream of so many groups and rows."""
-        cluster = self.array("open.cluster", np.int64, (None,), 0, max(len(unfinished) - 1, 0))
-        part = self.array("open.part", np.int64, (len(cluster),), PROMISE, groups - 1)
-        # How many rows, the most that are bet on, how many of them.
-        held = self.array("open.rows", np.int64, (len(cluster), 3), 1)
-        paid = self.array("open.payments", np.float64, (len(cluster), COUNT), 0.0)
-        if (held[:, 2] != held[:, :2].min(axis=1)).any() or (held[:, 0] > rows).any():
-            raise Damaged("a part of a cluster isn't of so many rows")
-        places: list[tuple[int, int]] = list(zip(cluster.tolist(), part.tolist(), strict=True))
-        for (i, key), (count, most, some), sums in zip(places, held.tolist(), paid, strict=True):
-            unfinished[i].counts[key] = count
-            unfinished[i].parts[key] = Part(most, some, sums)
-        if any(one.counts[ALL] != one.moments[0] for one in unfinished):
-            raise Damaged("a cluster isn't of so many rows")
-
-    def old_clusters(self, clusters: Clusters, promise: Watched | None, *, grouped: bool) -> None:
-        """Fill the parts of unfinished clusters from a state of before 0.3.
-
-        It has the sums of a cluster's payments by group, and how many rows keep and break a
-        promise. They are bet on as they are then; rows that follow aren't.
-        """
-        unfinished = list(clusters.unfinished.values())
-        cluster = self.array("open.cluster", np.int64, (None,), 0, max(len(unfinished) - 1, 0))
-        groups = len(self.part(self.header, "groups", list))
-        group = self.array("open.group", np.int64, (len(cluster),), 0, max(groups - 1, 0))
-        held = self.array("open.rows", np.int64, (len(cluster),), 1)
-        paid = self.array("open.payments", np.float64, (len(cluster), COUNT), 0.0)
-        for i, one in enumerate(unfinished):
-            at = cluster == i
-            if held[at].sum() != one.moments[0]:
-                raise Damaged("a cluster isn't of so many rows")
-            parts: dict[int, tuple[int, FloatArray]] = {}
-            parts[ALL] = int(held[at].sum()), paid[at].sum(axis=0)
-            if grouped:
-                own = zip(group[at].tolist(), held[at].tolist(), paid[at], strict=True)
-                parts |= {g: (n, payments) for g, n, payments in own}
-            if promise is not None and "open.promised" in self.arrays:
-                shape = len(unfinished), 2
-                kept, broken = self.array("open.promised", np.float64, shape, 0.0, 2.0**53)[i]
-                pays = kept * promise.pays[0] + broken * promise.pays[1]
-                parts |= {PROMISE: (int(kept + broken), pays)} if kept + broken else {}
-            for key, (n, payments) in parts.items():
-                one.parts[key], one.counts[key] = Part(n, n, payments), n
-
-    def hours(self, rows: int) -> Hours:
-        """Return the sums by hour of so many rows at most."""
-        hour: list[int] = self.array("hours", np.int64, (None,), 0, MOST_HOURS).tolist()
-        sums = self.array("hours.cells", np.float64, (len(hour), WIDTH), 0.0, float(rows))
-        count, confidence, right = sums.reshape(len(hour), 3, WIDTH // 3).transpose(1, 0, 2)
-        beyond = (right > count).any() or (confidence > count + 1e-6).any()
-        if beyond or count.sum() > rows or len(set(hour)) < len(hour) or len(hour) > HOURS_KEPT:
-            raise Damaged("sums of hours that can't be")
-        return Hours(dict(zip(hour, sums, strict=True)))
-
-    def scores(self, empty: Scores, rows: int) -> Scores:
-        """Return the scores of the latest of so many rows; states of old versions have none."""
-        if self.header.get("scores") is None:
-            return empty
-        own: dict[str, Any] = self.part(self.header, "scores", dict)
-        names: Any = own.get("class_names")
-        width = self.whole(own, "width", NUMBERS)
-        waiting: list[Any] = self.part(own, "waiting", list)
-        texts: list[Any] = [*waiting, *(names or ())]
-        known = own.get("kind") in ("logits", "probs") and own.get("binary") in (True, False)
-        if not known or width < 2 or not all(isinstance(text, str) for text in texts):
-            raise Damaged("scores of an unknown form")
-        form = Form(own["kind"], own["binary"], width, None if names is None else tuple(names))
-        low, high = (0.0, 1.0) if form.kind == "probs" else (-np.inf, np.inf)
-        found = replace(empty, form=form)
-        label = self.array("scores.labels", np.int64, (None,), 0, width - 1)
-        number = self.array("scores.row", np.int64, (len(label),), 0, max(rows - 1, 0))
-        origin = self.array("scores.origin", np.int64, (len(label),))
-        kept = self.array("scores.kept", np.float32, (len(label), width), low, high)
-        scores = self.array("scores.waiting", np.float32, (len(waiting), width), low, high)
-        most = max(len(label), len(waiting))
-        if most > found.most or len(label) > rows or len(names or range(width)) != width:
-            raise Damaged("more scores than there may be")
-        found.waiting = dict(zip(waiting, scores, strict=True))
-        found.parts = [(kept, label, number, origin)] if len(label) else []
-        return found
-
-    def alarms(self, tests: TwoTests, rows: int) -> dict[str, Alarm]:
-        """Return the alarms that rose in so many rows."""
-        found: dict[str, Alarm] = {}
-        for fields in self.part(self.header, "alarms", list):
-            alarm = self.alarm(fields, tests.bounds, rows)
-            if alarm.test in found:
-                raise Damaged("two alarms of a test")
-            if not (alarm.group is None or alarm.group in tests.groups.names):
-                raise Damaged("an alarm of an unknown group")
-            found[alarm.test] = alarm
-        return found
-
-    def alarm(self, fields: dict[str, Any], bounds: Mapping[Any, float], rows: int) -> Alarm:
-        """Return the alarm of one of these tests that rose in so many rows."""
-        alarm = Alarm.from_dict(fields)
-        since = alarm.since
-        whole = all(type(at) is int for at in (since.low, since.row, since.high, alarm.row))
-        if alarm.test not in bounds or not whole:
-            raise Damaged("an alarm of no test, or without its row")
-        ordered = 0 <= since.low <= since.row <= since.high <= alarm.row + 1 <= rows
-        bound = self.number(fields, "threshold", -np.inf, np.inf)
-        if not ordered or bound != bounds[alarm.test]:
-            raise Damaged("an alarm whose rows or threshold can't be")
-        self.number(fields, "log_evidence", bound, np.inf)
-        return alarm
-
-    def promise(self, empty: Watched | None, rows: int) -> Watched | None:
-        """Return the evidence against a promise."""
-        if empty is None:
-            return None
-        own: dict[str, Any] = self.part(self.header, "promise", dict)
-        about = self.whole(own, "rows", rows)
-        fields, bounds = own.get("alarm"), {"promise": empty.bound}
-        return replace(
-            empty,
-            evidence=self.evidence(empty.evidence, "promise", rows, None),
-            rows=about,
-            broken=self.whole(own, "broken", about),
-            alarm=None if fields is None else self.alarm(fields, bounds, rows),
-        )
-
-    def waiting(self, most: int) -> DelayedLabels:
-        """Return what waits, at most so many of each kind."""
-        text = self.array("waiting", np.uint8, (None,)).tobytes().decode()
-        predictions, outcomes, repeated, given_up = json.loads(text)
-        counts = {"repeated": repeated, "given up": given_up}
-        done = self.array("done", np.int64, (None,)).tolist()
-        found = DelayedLabels(
-            most,
-            {name: Said(*fields) for name, fields in predictions.items()},
-            {name: Outcome(*fields) for name, fields in outcomes.items()},
-            dict.fromkeys(done),
-            *(self.whole(counts, name) for name in counts),
-        )
-        if max(len(found.predictions), len(found.outcomes), len(done)) > most:
-            raise Damaged("more predictions or outcomes wait than may")
-        for said in found.predictions.values():
-            self.number(said._asdict(), "confidence", 0.0, 1.0)
-            if said.predicted is not None:
-                self.whole(said._asdict(), "predicted")
-            if said.hour is not None:
-                self.whole(said._asdict(), "hour", MOST_HOURS)
-            names: tuple[Any, ...] = said.group, said.cluster
-            if not all(name is None or isinstance(name, str) for name in names):
-                raise Damaged("a group or a cluster that isn't text")
-        for outcome in found.outcomes.values():
-            self.whole(outcome._asdict(), "value")
-            self.part(outcome._asdict(), "is_label", bool)
-        return found
+    state.clusters = _clusters(header, arrays, clusters)
+    names = ("confidence", "correct", "origin")
+    state.latest = Latest(state.latest.most, *(arrays[f"latest.{name}"] for name in names))
+    state.hours = Hours(dict(zip(arrays["hours"].tolist(), arrays["hours.cells"], strict=True)))
+    state.waiting = _waiting(arrays, state.waiting.most)
+    if "scores" in header:
+        state.scores = _scores(header["scores"], arrays, state.scores)
+    without = header["unlabelled"]
+    total, variance = float(without["total"]), float(without["variance"])
+    state.unlabelled = Unlabelled(int(without["rows"]), total, variance)
+    state.notes = dict(header["notes"])
 
 
-def pack_trail(trail: Trail, name: str) -> Arrays:
-    """Return a trail as arrays that begin with `name`."""
+def _known(kind: Any, value: Any) -> Any:
+    return None if value is None else kind(value)
+
+
+def _alarm(fields: Header) -> Alarm:
+    alarm = Alarm.from_dict(fields)
+    at, since = int(alarm.row), alarm.since
+    since = replace(since, row=int(since.row), low=int(since.low), high=int(since.high))
+    logs = {"log_evidence": float(alarm.log_evidence), "threshold": float(alarm.threshold)}
+    return replace(alarm, row=at, since=since, group=_known(str, alarm.group), **logs)
+
+
+def _trail_arrays(trail: Trail, name: str) -> Arrays:
     return {f"{name}.{part}": getattr(trail, part) for part in _TRAIL}
 
 
-def pack_evidence(evidence: Evidence, name: str) -> Arrays:
-    """Return evidence as arrays that begin with `name`."""
-    return {
-        f"{name}.units": np.array([evidence.units]),
-        f"{name}.products": evidence.products,
-        f"{name}.masses": evidence.masses,
-        **pack_trail(evidence.trail, f"{name}.trail"),
-    }
+def _trail(arrays: Arrays, name: str, empty: Trail) -> Trail:
+    return replace(empty, **{part: arrays[f"{name}.{part}"] for part in _TRAIL})
 
 
-def pack_groups(groups: Groups) -> Arrays:
-    """Return the evidence of all groups as arrays; their names go into the header."""
-    arrays: Arrays = {}
-    for i, (evidence, sums) in enumerate(zip(groups.evidence, groups.sums, strict=True)):
-        arrays |= pack_evidence(evidence, f"group{i}") | {f"group{i}.cells": sums}
-    return arrays
+def _evidence_arrays(evidence: Evidence, name: str) -> Arrays:
+    own = {"products": evidence.products, "masses": evidence.masses}
+    own |= {"units": np.array([evidence.units])}
+    trail = _trail_arrays(evidence.trail, f"{name}.trail")
+    return {f"{name}.{part}": array for part, array in own.items()} | trail
 
 
-def pack_clusters(clusters: Clusters) -> Arrays:
+def _evidence(arrays: Arrays, name: str, empty: Evidence) -> Evidence:
+    units, products, masses = (arrays[f"{name}.{n}"] for n in ("units", "products", "masses"))
+    return Evidence(int(units[0]), products, masses, _trail(arrays, f"{name}.trail", empty.trail))
+
+
+def _cluster_arrays(clusters: Clusters) -> Arrays:
     """Return the sums of unfinished clusters, and which were closed; names go into the header."""
     unfinished = clusters.unfinished.values()
     parts = [
@@ -522,18 +330,262 @@ def pack_clusters(clusters: Clusters) -> Arrays:
     return arrays | {"dependence": clusters.dependence.sums}
 
 
-def pack_scores(scores: Scores) -> Arrays:
-    """Return the scores of the latest rows as arrays; their form goes into the header."""
+def _clusters(header: Header, arrays: Arrays, empty: Clusters) -> Clusters:
+    pairs = zip(arrays["open.last"].tolist(), arrays["open.moments"], strict=True)
+    found = [Unfinished(last, moments) for last, moments in pairs]
+    columns = (arrays[f"open.{name}"].tolist() for name in ("cluster", "part", "rows"))
+    for i, key, rows, sums in zip(*columns, arrays["open.payments"], strict=True):
+        one, (count, most, some) = found[int(i)], rows
+        one.counts[key], one.parts[key] = count, Part(most, some, sums)
+    return replace(
+        empty,
+        unfinished=dict(zip(map(str, header["unfinished"]), found, strict=True)),
+        closed=dict.fromkeys(arrays["closed"].tolist()),
+        late=int(header["late"]),
+        beyond=int(header["beyond"]),
+        dependence=Dependence(int(header["clusters"]), arrays["dependence"]),
+        sizes=dict(zip(arrays["sizes.part"].tolist(), arrays["sizes"], strict=True)),
+    )
+
+
+def _with_parts(arrays: Arrays, state: State, *, grouped: bool) -> Arrays:
+    """Return the arrays of a state of 0.2.0 with the parts of its unfinished clusters.
+
+    It has the sums of a cluster's payments by group, and how many rows keep and break a promise.
+    They are bet on as they are then; rows that follow aren't.
+    """
+    old = {name: own for name, own in arrays.items() if name not in ("open.group", "open.promised")}
+    cluster, rows, paid = (arrays[f"open.{name}"] for name in ("cluster", "rows", "payments"))
+    found = [Unfinished(row) for row in arrays["open.last"].tolist()]
+    for i, (one, moments) in enumerate(zip(found, arrays["open.moments"], strict=True)):
+        one.moments, at = moments, cluster == i
+        held: list[tuple[int, Any, FloatArray]] = [(ALL, rows[at].sum(), paid[at].sum(axis=0))]
+        if grouped:
+            held += zip(arrays["open.group"][at].tolist(), rows[at], paid[at], strict=True)
+        if state.promise is not None and "open.promised" in arrays:
+            kept, broken = arrays["open.promised"][i]
+            some = kept * state.promise.pays[0] + broken * state.promise.pays[1]
+            held += [(PROMISE, kept + broken, some)] if kept + broken else []
+        for key, n, some in held:
+            one.parts[key], one.counts[key] = Part(int(n), int(n), some), int(n)
+    new = _cluster_arrays(
+        replace(state.clusters, unfinished={str(i): one for i, one in enumerate(found)})
+    )
+    return new | old | {name: new[name] for name in new if name.startswith("open.")}
+
+
+def _form(own: Header) -> Form:
+    names = own["class_names"]
+    width = int(own["width"])
+    require(own["kind"] in ("logits", "probs") and 2 <= width <= NUMBERS, "scores of no form")
+    require(names is None or len(names) == width, "scores of no form")
+    texts = None if names is None else tuple(map(str, names))
+    return Form(own["kind"], bool(own["binary"]), width, texts)
+
+
+def _score_arrays(scores: Scores, form: Form) -> Arrays:
     names = ("kept", "labels", "row", "origin")
-    arrays = {f"scores.{n}": part for n, part in zip(names, scores.together(), strict=True)}
-    width = 0 if scores.form is None else scores.form.width
-    waiting = np.array([*scores.waiting.values()], dtype=np.float32).reshape(-1, width)
+    arrays = {
+        f"scores.{n}": part
+        for n, part in zip(names, replace(scores, form=form).together(), strict=True)
+    }
+    waiting = np.array([*scores.waiting.values()], dtype=np.float32).reshape(-1, form.width)
     return arrays | {"scores.waiting": waiting}
 
 
-def pack_hours(hours: Hours) -> Arrays:
-    """Return the sums by hour as arrays."""
-    return {
-        "hours": np.array(list(hours.sums), dtype=np.int64),
-        "hours.cells": np.array(list(hours.sums.values())).reshape(-1, WIDTH),
-    }
+def _scores(own: Header, arrays: Arrays, empty: Scores) -> Scores:
+    names = ("kept", "labels", "row", "origin")
+    kept, labels, row, origin = (arrays[f"scores.{name}"] for name in names)
+    waiting = dict(zip(map(str, own["waiting"]), arrays["scores.waiting"], strict=True))
+    parts = [(kept, labels, row, origin)] if len(labels) else []
+    return replace(empty, form=_form(own), waiting=waiting, parts=parts)
+
+
+def _waiting(arrays: Arrays, most: int) -> DelayedLabels:
+    text = arrays["waiting"].tobytes().decode()
+    predictions, outcomes, repeated, given_up = json.loads(text)
+    kinds = (float, int, str, str, int)
+    return DelayedLabels(
+        most,
+        {
+            name: Said(*(_known(*one) for one in zip(kinds, fields, strict=True)))
+            for name, fields in predictions.items()
+        },
+        {name: Outcome(int(value), bool(label)) for name, (value, label) in outcomes.items()},
+        dict.fromkeys(arrays["done"].tolist()),
+        int(repeated),
+        int(given_up),
+    )
+
+
+# --- the laws of a state
+
+
+def _check_laws(state: State) -> None:
+    """Raise `Damaged` unless the laws hold that every state obeys, and every one that follows."""
+    rows, windows, history = state.windows.rows, state.windows, state.history
+    groups, clusters, latest = state.tests.groups, state.clusters, state.latest
+    about = 0 if state.promise is None else state.promise.rows
+    numbers = [history.begun, history.before, clusters.late, clusters.beyond, about]
+    numbers += [clusters.dependence.clusters, *(one.until for one in history.alarms)]
+    require(0 <= min(numbers) <= max(numbers) <= rows <= MOST_ROWS, "more rows than there are")
+    counts = state.waiting.counts()
+    require(0 <= min(counts) <= max(counts) <= MOST_ROWS, "it counts more than can be")
+
+    _check_cells(windows.sums, rows, "the stream")
+    _check_trail(windows.trail, rows, rows)
+    sums = windows.trail.sums
+    rising = (np.diff(sums, axis=0) >= 0).all() and (sums >= 0).all() and sums[-1] <= windows.sums
+    require(rising, "sums of windows that fall")
+    each = np.array([*state.hours.sums.values()]).reshape(-1, WIDTH)
+    hours = [*state.hours.sums]
+    require(len(hours) <= HOURS_KEPT, "more hours than are kept")
+    require(
+        0 <= min(hours, default=0) <= max(hours, default=0) <= MOST_HOURS, "hours that can't be"
+    )
+    for one in each:
+        _check_cells(one, None, "an hour")
+    require(each[:, : WIDTH // 3].sum() <= rows, "hours have more rows than there are")
+
+    units = clusters.dependence.clusters if state.clustered else rows
+    before = history.before
+    own = None if state.clustered and before else units - before
+    _check_evidence(state.tests.evidence, own, rows)
+    _check_groups(groups, rows, rowwise=not (state.clustered or before))
+    require(len(history.alarms) <= MOST_ALARMS, "more past alarms than are kept")
+    for alarm in state.tests.alarms.values():
+        _check_alarm(alarm, state.tests.bounds, rows)
+        require(alarm.group in (None, *groups.names), "an alarm of an unknown group")
+    for past in history.alarms:
+        _check_alarm(past.alarm, {past.alarm.test: past.alarm.threshold}, rows)
+    if state.promise is not None:
+        _check_evidence(state.promise.evidence, None, rows)
+        require(0 <= state.promise.broken <= about, "more rows break the promise than there are")
+        if state.promise.alarm is not None:
+            _check_alarm(state.promise.alarm, {"promise": state.promise.bound}, rows)
+    _check_clusters(state, units, rows)
+
+    n = len(latest.confidence)
+    require({len(latest.correct), len(latest.origin), n} == {n}, "latest rows of several lengths")
+    require(n <= min(rows, latest.most), "more latest rows than there are")
+    require((latest.confidence >= 0) & (latest.confidence <= 1), "a confidence beyond 0 and 1")
+    if state.scores.form is not None:
+        _check_scores(state.scores, state.scores.form, rows)
+    _check_waiting(state, rows)
+    announced = state.notes.get("announced", [])
+    require(isinstance(announced, list), "notes of alarms that can't be")
+
+
+def _check_cells(sums: FloatArray, rows: int | None, what: str) -> None:
+    """Check the (3 C,) sums of the cells of so many rows."""
+    count, confidence, right = sums.reshape(3, -1)
+    require(count.sum() == (count.sum() if rows is None else rows), f"{what} has other rows")
+    least = (count >= 0) & (confidence >= 0) & (right >= 0)
+    most = (count <= MOST_ROWS) & (confidence <= count + ROUNDING) & (right <= count)
+    require(least & most, f"sums of {what} that can't be")
+
+
+def _check_trail(trail: Trail, count: int, rows: int) -> None:
+    """Check the trail of `count` units of a stream of `rows`."""
+    n = len(trail.count)
+    require(n and {n, len(trail.row), len(trail.level)} == {len(trail.sums)}, "parts of a trail")
+    begins = trail.count[0] == 0 and trail.level[0] == FOR_EVER and trail.count[-1] <= count
+    follow = (np.diff(trail.count) >= 0).all() and (np.diff(trail.row) >= 0).all()
+    follow = follow and trail.row[-1] <= rows and (trail.row >= trail.count).all()
+    levels = (trail.level >= 0) & (trail.level <= FOR_EVER)
+    require(begins and follow and levels.all(), "the rows of a trail don't follow one another")
+
+
+def _check_evidence(evidence: Evidence, units: int | None, rows: int) -> None:
+    """Check evidence of so many units, or as many as it says, of a stream of `rows`."""
+    most = rows if units is None else units
+    require((most if units is not None else 0) <= evidence.units <= most, "evidence of other rows")
+    require((evidence.masses >= 0) & (evidence.masses <= MOST_MASS**2), "evidence that can't be")
+    _check_trail(evidence.trail, evidence.units, rows)
+
+
+def _check_groups(groups: Groups, rows: int, *, rowwise: bool) -> None:
+    """Check the groups of a stream of so many rows; `rowwise` if each was bet on by itself."""
+    n = len(groups.names)
+    require(len(set(groups.names)) == n == len(groups.spans), "groups that aren't different")
+    require(n <= min(MOST_GROUPS, groups.known or MOST_GROUPS), "more groups than there may be")
+    total = 0
+    for evidence, sums, (first, last) in zip(
+        groups.evidence, groups.sums, groups.spans, strict=True
+    ):
+        _check_cells(sums, None, "a group")
+        count = round(float(sums[: WIDTH // 3].sum()))
+        _check_evidence(evidence, count if rowwise else None, rows)
+        require(evidence.units <= count, "a group has fewer rows than clusters")
+        require(-1 <= first <= last < max(rows, 1), "rows of groups that can't be")
+        total += count
+    require(total in (0, rows), "groups don't have all rows")
+
+
+def _check_alarm(alarm: Alarm, bounds: Mapping[Any, float], rows: int) -> None:
+    """Check an alarm of one of these tests that rose in so many rows."""
+    since = alarm.since
+    require(0 <= since.low <= since.row <= since.high <= alarm.row + 1 <= rows, "rows of an alarm")
+    known = alarm.test in ("level", "change", "promise") and alarm.test in bounds
+    require(known and alarm.threshold == bounds[alarm.test], "an alarm of no test")
+    require(alarm.threshold <= alarm.log_evidence < np.inf, "an alarm without evidence")
+
+
+def _check_clusters(state: State, units: int, rows: int) -> None:
+    """Check the clusters of a stream of so many rows, of which so many were closed."""
+    clusters, groups = state.clusters, len(state.tests.groups.names)
+    require(len(clusters.closed) <= min(units, clusters.most_known), "too many closed clusters")
+    require(clusters.dependence.sums[0] <= rows, "closed clusters have more rows than there are")
+    stakes = largest_stakes(state.tests.tolerance)
+    for one in clusters.unfinished.values():
+        require(0 <= one.last < rows and np.abs(one.moments).max() <= rows, "rows of a cluster")
+        require(one.counts[ALL] == one.moments[0], "a cluster isn't of so many rows")
+        for key, part in one.parts.items():
+            count = one.counts[key]
+            fits = PROMISE <= key < groups and part.rows == min(count, part.most) >= 1
+            require(fits and count <= rows, "a part of a cluster isn't of so many rows")
+            watched = state.promise if key == PROMISE else None
+            require(key != PROMISE or watched is not None, "a part of no promise")
+            largest = stakes if watched is None else watched.largest
+            # What rows pay, about: so no factor falls to 0.
+            low = np.where(largest > 1, 1 - 1.01 * MOST_OF_THE_WAY / largest, LEAST)
+            high = 1 / LEAST if watched is None else watched.pays[1]
+            paid = part.payments / part.rows
+            require((paid >= low) & (paid <= high * 1.01), "payments that can't be")
+    for part, (number, total, squares) in clusters.sizes.items():
+        require(PROMISE <= part < groups, "sizes of no group")
+        require(1 <= number <= total <= squares <= float(rows) ** 2 + 1, "sizes that can't be")
+
+
+def _check_scores(scores: Scores, form: Form, rows: int) -> None:
+    """Check the scores of the latest of so many rows."""
+    kept, labels, number, origin = scores.together()
+    sizes = {len(kept), len(labels), len(number), len(origin)}
+    require(sizes == {len(labels)}, "scores of several lengths")
+    require(max(len(labels), len(scores.waiting)) <= scores.most, "more scores than are kept")
+    require((labels >= 0) & (labels < form.width), "labels beyond the classes")
+    require((number >= 0) & (number < rows), "scores of rows that there aren't")
+    if form.kind == "probs":
+        for some in (kept, *scores.waiting.values()):
+            require((some >= 0) & (some <= 1), "probabilities beyond 0 and 1")
+
+
+def _check_waiting(state: State, rows: int) -> None:
+    """Check what waits, and the sums over rows without an outcome, of which it is a part."""
+    waiting, without = state.waiting, state.unlabelled
+    most = max(len(waiting.predictions), len(waiting.outcomes), len(waiting.done))
+    require(most <= waiting.most, "more predictions or outcomes wait than may")
+    said = np.array([one.confidence for one in waiting.predictions.values()])
+    require((said >= 0) & (said <= 1), "a confidence beyond 0 and 1")
+    for one in waiting.predictions.values():
+        numbers = 0 <= (one.predicted or 0) <= MOST_ROWS and 0 <= (one.hour or 0) <= MOST_HOURS
+        require(numbers, "a class or an hour that can't be")
+    values = [one.value for one in waiting.outcomes.values()]
+    require(0 <= min(values, default=0) <= max(values, default=0) <= MOST_ROWS, "outcomes beyond 0")
+    others = without.rows - len(said)
+    require(0 <= others <= MOST_ROWS, "fewer rows without outcome than wait for theirs")
+    # Rows are taken out again, and leave a rounding error.
+    slack = ROUNDING * (rows + without.rows + 1)
+    for total, own in ((without.total, said), (without.variance, said * (1 - said))):
+        rest = total - own.sum()
+        require(-slack <= rest <= others + slack, "sums of rows without outcome that can't be")

@@ -98,7 +98,7 @@ def test_one_that_is_never_so_accurate_keeps_nothing() -> None:
     hopeless = cb.compare_models({"good": TRUTH, "bad": wrong}, **FEW)
     accepted = hopeless.of("bad").accepted
     assert (accepted.coverage, accepted.ece) == (0, None)
-    assert "bad never reaches it" in hopeless.matched()
+    assert "bad is never so accurate" in hopeless.matched()
     json.dumps(hopeless.as_dict(), allow_nan=False)
 
 
@@ -185,7 +185,11 @@ def test_the_command_names_networks_after_their_files(
     code, out, err = call(capsys, "--models", *words, "--report", "page.html", "--id", "image")
     assert (code, err) == (0, "")
     assert out.startswith("Use sharp with temperature: NLL ")
-    assert "at matched accuracy" in out
+    assert "ECE at equal accuracy (" in out
+    assert "without a calibrator: sharp" in out
+    *rest, last = call(capsys, *words, "--seeds", "0")[:2]
+    assert rest == [0]
+    assert "--models compares the networks" in last
     page = (folder / "page.html").read_text()
     assert "Use sharp with temperature" in page
     assert page.count("<tr>") == 5

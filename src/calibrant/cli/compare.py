@@ -320,8 +320,24 @@ def _compare_datasets(
     written = "".join(f"\n\nwrote {path}" for path in output.table)
     if len(datasets) > 1:
         apart = f"{len(datasets)} data sets, each compared by itself; --pool makes one set of them."
-        written = f"\n\n{apart}{written}"
+        if _same_labels(datasets):
+            apart += (
+                " All hold the same labels in the same order: if they are predictions of several "
+                "networks for the same rows, --models compares the networks."
+            )
+        written = f"\n\n{wrap(apart)}{written}"
     emit(f"{found}{written}", found.as_dict(), output.json)
+
+
+def _same_labels(datasets: DataSets) -> bool:
+    """Return whether files hold the same labels, in an order that isn't sorted."""
+    (first, *others) = datasets.values()
+    if not isinstance(first, Predictions) or (np.diff(first.labels) >= 0).all():
+        return False
+    return all(
+        isinstance(rows, Predictions) and np.array_equal(rows.labels, first.labels)
+        for rows in others
+    )
 
 
 def _compare_models(

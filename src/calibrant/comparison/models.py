@@ -7,8 +7,8 @@ resamples.
 
 A calibration error depends on how often a network is right. So it is also measured at matched
 accuracy: each network keeps its surest rows, as many as leave it as often right as the most
-accurate network is on all rows. Rows are chosen by confidence alone, so honest confidences stay
-honest among them. What it takes is said: the share of the rows that are kept.
+accurate network is on all rows. Rows are chosen by confidence alone, so calibrated
+confidences stay calibrated among them. The share of rows that are kept is reported.
 """
 
 from __future__ import annotations
@@ -215,11 +215,12 @@ class ModelComparison(Drawn):
         own = [self.of(model) for model in self.models]
         parts: list[str] = []
         for entry in own:
-            share, ece = f"{percent(entry.accepted.coverage)} % of the rows", entry.accepted.ece
-            said = "never reaches it" if ece is None else f"{_points(ece)} on its surest {share}"
+            share, ece = entry.accepted.coverage, entry.accepted.ece
+            rows = "all rows" if share == 1 else f"its {percent(share)} % most confident rows"
+            said = "is never so accurate" if ece is None else f"{_points(ece)} on {rows}"
             parts.append(f"{entry.model} {said}")
         return (
-            f"ECE without a calibrator at matched accuracy, {percent(self.target)} %: "
+            f"ECE at equal accuracy ({percent(self.target)} %), without a calibrator: "
             f"{'; '.join(parts)}."
         )
 
@@ -228,7 +229,7 @@ class ModelComparison(Drawn):
         first = self.entries[0].evaluation
         metrics = [result.metric for result in first.results.values()]
         head = ["model", "map", *(f"{metric.title} " for metric in metrics)]
-        head += ["confidence", "kept", "ECE there"]
+        head += ["confidence", "most confident", "their ECE"]
         rows: list[list[str]] = []
         for entry in self.entries:
             row = [entry.model, entry.method]
@@ -244,9 +245,10 @@ class ModelComparison(Drawn):
         notes = (
             f"Maps are cross-validated on the same {counted(first.n, 'row')}, in "
             f"{self.folds} folds. + may be the best: in {level} of cases the truly best has a +. "
-            "kept: share of the surest rows whose accuracy is that of the most accurate network "
-            f"on all rows, {percent(self.target)} %; ECE there: the ECE of these rows. "
-            f"{in_percent(metrics)} confidence, kept and ECE there in percent."
+            "most confident: the share of rows, from the most confident down, that are together as "
+            f"accurate as the most accurate network on all rows, {percent(self.target)} %; their "
+            f"ECE: at that equal accuracy. {in_percent(metrics)} The last three columns are in "
+            "percent."
         )
         return Table(head, rows, notes=notes, labels=2)
 

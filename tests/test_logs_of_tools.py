@@ -589,7 +589,7 @@ def test_a_run_of_helm_whose_accuracy_does_not_come_out_is_refused(tmp_path):
     (run / "stats.json").write_text(json.dumps([stat("exact_match", 2 / 3)]))
     assert cb.read_predictions(run).n == 3
     (run / "stats.json").write_text(json.dumps([stat("exact_match", 0.5)]))
-    with pytest.raises(PredictionsError, match=r"exact_match is 0\.5, but 0\.666667"):
+    with pytest.raises(PredictionsError, match=r"exact_match is 0\.5 there, but 0\.666667"):
         cb.read_predictions(run)
 
 

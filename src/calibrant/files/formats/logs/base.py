@@ -30,6 +30,8 @@ from calibrant.predictions.origin import LeftOut, Origin
 Row = dict[str, Any]
 # A first line that is longer isn't looked at.
 LONGEST_LINE = 1 << 26
+# A mean in a log may be rounded by so much.
+TOLERANCE = 1e-6
 # What archives and parquet files begin with.
 ARCHIVE, PARQUET = b"PK\x03\x04", b"PAR1"
 
@@ -199,6 +201,15 @@ class LogFile:
     def records(self) -> Iterator[tuple[str, Row]]:
         """Yield each row of a table, or each JSON object, with its place."""
         yield from self.table() if self.header else self.rows()
+
+    def check_mean(self, name: str, stated: float, found: float, where: str = "results") -> None:
+        """Raise `PredictionsError` unless a mean that a log states comes out of its rows."""
+        if abs(found - stated) > TOLERANCE:
+            raise self.error(
+                where,
+                f"{name} is {stated:.6g} there, but {found:.6g} by its rows; expected all rows of "
+                "the run",
+            )
 
     def error(self, place: str, fault: str) -> PredictionsError:
         """Return the error about a line."""

@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import Any, cast
 
 from calibrant.files.formats.logs.base import LogFile, Row, as_list, as_object
-from calibrant.files.formats.logs.lm_eval import METRICS, LmEval, Places
+from calibrant.files.formats.logs.choices import METRICS
+from calibrant.files.formats.logs.lm_eval import LmEval, Places
 
 # Since 0.10 three structures, before it a column a field, whose cells may be text.
 STRUCTURES = {"doc", "model_response", "metric"}

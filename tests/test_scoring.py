@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from calibrant.core.arrays import largest_entries
+from calibrant.core.arrays import ascending, largest_entries
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_rows
 
@@ -49,3 +49,17 @@ def test_the_largest_entry_is_the_first_of_tied_ones_however_it_is_found(classes
             index, most = largest_entries(rows)
             np.testing.assert_array_equal(index, rows.argmax(axis=1))
             np.testing.assert_array_equal(most, rows.max(axis=1))
+
+
+def test_numbers_are_put_in_order_with_tied_ones_as_they_stand() -> None:
+    rng = np.random.default_rng(5)
+    numbers = rng.normal(size=3_000)
+    for values in (
+        numbers,
+        np.round(numbers, 1),  # runs of many, and -0.0 beside 0.0
+        np.float64(np.float32(0.5) + np.float32(1e-7) * rng.integers(20, size=3_000)),
+        np.where(rng.random(3_000) < 0.1, np.nan, np.round(numbers, 2)),
+        np.full(300, 0.25),
+        np.empty(0),
+    ):
+        np.testing.assert_array_equal(ascending(values), np.argsort(values, kind="stable"))

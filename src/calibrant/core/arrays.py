@@ -188,7 +188,16 @@ def ascending(values: FloatArray) -> IntArray:
     """Return the (N,) order of (N,) numbers from the least on, tied ones as they stand."""
     order = np.argsort(values)  # a fifth of the time of a stable sort, which ties alone need
     found = values[order]
-    return order if (found[1:] > found[:-1]).all() else np.argsort(values, kind="stable")
+    rising = found[1:] > found[:-1]
+    if rising.all():
+        return order
+    if np.isnan(found[-1]):
+        return np.argsort(values, kind="stable")
+    # Runs of tied numbers stay where they are, and places within each are sorted: two fast sorts.
+    run = np.zeros(len(order), dtype=np.int64)
+    np.cumsum(rising, out=run[1:])
+    run *= len(order)
+    return np.sort(run + order) - run
 
 
 def pick(rows: Array, columns: Array) -> Array:

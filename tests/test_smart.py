@@ -27,14 +27,14 @@ from calibrant.posthoc.temperature.smart.calibrator import (
     indicator_values,
 )
 from calibrant.posthoc.temperature.smart.fitting import (
-    TEMPERATURE_FLOOR,
     SoftBins,
-    TemperatureNetwork,
+    Tempered,
     charbonnier_eq6,
     make_objective,
     objective_names,
     soft_binned_calibration,
 )
+from calibrant.posthoc.temperature.smart.network import TEMPERATURE_FLOOR, TemperatureNetwork
 from calibrant.predictions.rows import softmax, summarize
 
 OBJECTIVES = objective_names()
@@ -52,7 +52,7 @@ def curve_objective(name: str):
 
 def at_its_curves(objective):
     """Return an objective as a function of rows and beta alone."""
-    return lambda rows, beta: objective(rows, beta, rows.curve.evaluate(beta))
+    return lambda rows, beta: objective(Tempered(rows, beta))
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_soft_memberships_sum_to_one(n_bins, width):
     found = SoftBins(n_bins, width).memberships(confidence)
     assert found.weights.shape == (50, n_bins)
     np.testing.assert_allclose(found.weights.sum(axis=1), 1)
-    np.testing.assert_allclose(found.slope_times(np.ones(n_bins)), 0, atol=1e-6 / width)
+    np.testing.assert_allclose(found.times(np.ones((1, n_bins)))[1], 0, atol=1e-6 / width)
 
 
 @pytest.mark.parametrize("width", [0.05, 0.3])
@@ -137,7 +137,7 @@ def test_slope_of_soft_memberships(width):
     bins, confidence = SoftBins(15, width), np.linspace(0, 1, 50)
     values = np.random.default_rng(0).normal(size=15)
     up, down = (bins.memberships(confidence + s).weights @ values for s in (1e-6, -1e-6))
-    found = bins.memberships(confidence).slope_times(values)
+    found = bins.memberships(confidence).times(values[None])[1][0]
     np.testing.assert_allclose(found, (up - down) / 2e-6, rtol=1e-5, atol=1e-6)
 
 
@@ -260,8 +260,8 @@ def test_the_best_state_is_kept(overconfident, training_losses, monkeypatch):
     seen = []
     genuine = smart_module.Penalised.__call__
 
-    def spy(self, temperatures):
-        value, gradient = genuine(self, temperatures)
+    def spy(self, temperatures, *tempered):
+        value, gradient = genuine(self, temperatures, *tempered)
         seen.append((value, temperatures.copy()))
         return value, gradient
 

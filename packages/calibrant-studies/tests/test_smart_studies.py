@@ -12,7 +12,7 @@ import pytest
 import calibrant as cb
 import calibrant_studies as studies
 from calibrant.evaluation.uncertainty import paired_difference
-from calibrant.posthoc.temperature.smart.fitting import SoftBins, make_objective
+from calibrant.posthoc.temperature.smart.fitting import SoftBins, Tempered, make_objective
 from calibrant_studies import smart_theory as theory
 from calibrant_studies.catalogue import study_named
 from calibrant_studies.declaration import Study, merged
@@ -208,7 +208,7 @@ def test_one_temperature_of_an_objective_is_where_that_objective_is_lowest() -> 
         for factor in (0.5, 0.97, 1.03, 2.0):
             beta = np.full(rows.n, factor / best.temperature_)
             objective = make_objective(name, bins=SoftBins(), delta=1e-3, smoothing=0.1)
-            other, _ = objective(rows.summary, beta, rows.summary.curve.evaluate(beta))
+            other, _ = objective(Tempered(rows.summary, beta))
             assert other >= value - 1e-12
 
 

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import (
+    SHORT_ROW,
     Array,
     FloatArray,
     device_of,
@@ -107,8 +108,22 @@ class DenseCurve:
             dtype = xp.float64
         value, slope, curvature = (np.empty(len(self.top)) for _ in range(3))
         farthest = FARTHEST if dtype == xp.float32 else FARTHEST_DOUBLE
+        few = is_numpy(self.logits) and self.logits.shape[1] <= SHORT_ROW
 
         def work(part: slice) -> None:
+            if few:  # classes first: NumPy is slow along a short last axis
+                columns = self.logits[part].T.astype(np.float64, order="C")
+                columns -= self.top[part]
+                np.maximum(columns, farthest, out=columns)
+                weights = np.exp(columns * betas[part])
+                total = weights.sum(axis=0)
+                weights *= columns
+                mean = weights.sum(axis=0) / total
+                weights *= columns
+                spread = weights.sum(axis=0) / total
+                value[part], slope[part] = np.log(total), mean
+                curvature[part] = spread - mean * mean
+                return
             gaps = xp.astype(self.logits[part], dtype, copy=False) - like_column(
                 self.top[part], self.logits, dtype
             )

@@ -18,7 +18,11 @@ from calibrant.posthoc.facts import FEATURES, Facts
 from calibrant.posthoc.features.base import NeighbourCalibrator, choose_references
 from calibrant.posthoc.fitting.minimizing import minimize
 from calibrant.posthoc.state import learnt
-from calibrant.posthoc.temperature.smart.fitting import brier, negative_log_likelihood
+from calibrant.posthoc.temperature.smart.fitting import (
+    Tempered,
+    brier,
+    negative_log_likelihood,
+)
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary
 from calibrant.predictions.temperature import fit_temperature
@@ -190,7 +194,7 @@ def fit_weights(
     def objective(shares: FloatArray) -> tuple[float, FloatArray]:
         raw = columns @ shares
         beta = 1 / np.maximum(raw, floor)
-        value, by_beta = of_beta(rows, beta, rows.curve.evaluate(beta))
+        value, by_beta = of_beta(Tempered(rows, beta))
         by_temperature = np.where(raw > floor, -by_beta * beta**2, 0.0)
         away = shares - starts[0]
         pull = PULL / rows.n * away

@@ -21,11 +21,11 @@ from calibrant.posthoc.state import learnt
 from calibrant.posthoc.temperature.scaling import RowTemperature
 from calibrant.posthoc.temperature.smart.fitting import (
     LARGEST_RELATIVE_TEMPERATURE,
-    TEMPERATURE_FLOOR,
     Penalised,
     brier,
     fit_network,
 )
+from calibrant.posthoc.temperature.smart.network import TEMPERATURE_FLOOR
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import DENSE_CLASSES, RowSummary, summarize
 from calibrant.predictions.temperature import fit_temperature

@@ -33,6 +33,7 @@ from calibrant.posthoc.temperature.smart.fitting import (
     ObjectiveName,
     Penalised,
     SoftBins,
+    Tempered,
     fit_network,
     make_objective,
     objective_names,
@@ -143,7 +144,7 @@ class TunedTemperature(TemperatureScaling):
 
 def _value_at(rows: RowSummary, reference: float, objective: Objective, octaves: float) -> float:
     beta = np.full(rows.n, reference * 2.0**octaves)
-    return objective(rows, beta, rows.curve.evaluate(beta))[0]
+    return objective(Tempered(rows, beta))[0]
 
 
 @dataclass(eq=False)

@@ -28,12 +28,11 @@ from calibrant.posthoc.temperature.smart.fitting import (
     ObjectiveName,
     Penalised,
     SoftBins,
-    TemperatureNetwork,
     fit_network,
     make_objective,
     objective_names,
-    temperatures,
 )
+from calibrant.posthoc.temperature.smart.network import TemperatureNetwork, temperatures
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import DENSE_CLASSES, RowSummary
 from calibrant.predictions.temperature import fit_temperature

@@ -6,25 +6,33 @@ that of a row by itself, and that of the sums that rows make together. All is by
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
-from calibrant.core.arrays import FloatArray, for_each
+from calibrant.core.arrays import FloatArray
 from calibrant.core.threads import one_blas_thread
 from calibrant.core.weights import times, total
 from calibrant.posthoc.temperature.smart.fitting import (
+    KEPT_ROWS,
     NetworkFit,
     ObjectiveName,
     Penalised,
     SoftBins,
-    TemperatureNetwork,
-    temperatures_of,
+    Tempered,
+    for_each_part,
+    forward,
+    parts_of,
 )
-from calibrant.predictions.curves import CurvePoint
-from calibrant.predictions.rows import RowSummary
+from calibrant.posthoc.temperature.smart.network import (
+    Ascending,
+    Inputs,
+    Stretches,
+    Tape,
+    TemperatureNetwork,
+)
 
 # Where a binned gap is smaller, the penalty's bend counts as one of this size.
 SMALLEST_GAP = 1e-4
@@ -47,7 +55,7 @@ class Bend(NamedTuple):
 class Curvature(Protocol):
     """diag(by_row) / N + columns diag(weights) columns'."""
 
-    def __call__(self, rows: RowSummary, beta: FloatArray, point: CurvePoint) -> Bend:
+    def __call__(self, at: Tempered) -> Bend:
         """Return the contribution of n rows."""
         ...
 
@@ -61,28 +69,28 @@ class OfRows:
     """The curvature of an objective that is a mean over rows.
 
     Attributes:
-        function: from rows, beta and curves to (n,) second derivatives.
+        function: from rows to their (n,) second derivatives.
     """
 
-    function: Callable[[RowSummary, FloatArray, CurvePoint], FloatArray]
+    function: Callable[[Tempered], FloatArray]
 
-    def __call__(self, rows: RowSummary, beta: FloatArray, point: CurvePoint) -> Bend:
+    def __call__(self, at: Tempered) -> Bend:
         """Return what each row bends by itself; no sum over rows bends."""
-        return Bend(self.function(rows, beta, point), np.empty((rows.n, 0)), np.empty((2, 0)))
+        return Bend(self.function(at), np.empty((at.rows.n, 0)), np.empty((2, 0)))
 
     def weights(self, sums: FloatArray, rows: float) -> FloatArray:
         """Return no weights: there are no sums."""
         return np.empty(0)
 
 
-def of_likelihood(rows: RowSummary, beta: FloatArray, point: CurvePoint) -> FloatArray:
+def of_likelihood(at: Tempered) -> FloatArray:
     """Return (n,) beta^2 f'', which is all of it where the gradient vanishes."""
-    return beta * beta * point.curvature
+    return at.beta * at.beta * at.point.curvature
 
 
-def of_brier(rows: RowSummary, beta: FloatArray, point: CurvePoint) -> FloatArray:
+def of_brier(at: Tempered) -> FloatArray:
     """Return (n,) 2 sum_k (dp_k / d log beta)^2, with dp_k / d beta = p_k (d_k - f')."""
-    double = rows.curve.evaluate(2 * beta)
+    beta, point, double = at.beta, at.point, at.double
     squares = np.exp(double.value - 2 * point.value)
     spread = double.curvature + (double.slope - point.slope) ** 2
     return 2 * beta * beta * squares * spread
@@ -101,20 +109,17 @@ class OfSoftBins:
     bins: SoftBins
     delta: float
 
-    def __call__(self, rows: RowSummary, beta: FloatArray, point: CurvePoint) -> Bend:
+    def __call__(self, at: Tempered) -> Bend:
         """Return what n rows add to the sums of each bin, and the slopes of these sums."""
-        confidence = np.exp(-point.value)
-        residual = confidence - rows.correct
-        weights, centre_of_row, _ = self.bins.memberships(confidence)
-        weights = times(weights, rows.weights)
-        sums = np.stack([weights.sum(axis=0), residual @ weights])
-        # d(w_ib (c_i - a_i)) / dc_i, then dc_i / d log beta
-        columns = self.bins.centres - centre_of_row[:, None]
-        columns *= (residual / self.bins.width**2)[:, None]
+        memberships = at.memberships(self.bins)
+        weights = times(memberships.weights, at.rows.weights)
+        # d(w_ib (c_i - a_i)) / dc_i, then dc_i / d log beta; bins come first in memory.
+        columns = self.bins.centres[:, None] - memberships.mean
+        columns *= at.residual / self.bins.width**2
         columns += 1
-        columns *= weights
-        columns *= (-confidence * point.slope * beta)[:, None]
-        return Bend(np.zeros(rows.n), columns, sums)
+        columns *= weights.T
+        columns *= -at.confidence * at.point.slope * at.beta
+        return Bend(np.zeros(at.rows.n), columns.T, at.bin_sums(self.bins))
 
     def weights(self, sums: FloatArray, rows: float) -> FloatArray:
         """Return the (B,) weights 1 / (N s_b phi_b) of the bins."""
@@ -133,7 +138,7 @@ def make_curvature(name: ObjectiveName, *, bins: SoftBins, delta: float) -> Curv
     if name == "brier":
         return OfRows(of_brier)
     if name == "mse":
-        return OfRows(lambda rows, beta, point: of_brier(rows, beta, point) / rows.n_classes)
+        return OfRows(lambda at: of_brier(at) / at.rows.n_classes)
     return OfRows(of_likelihood)
 
 
@@ -146,6 +151,42 @@ SMALLEST_DAMPING = 1e-5
 SMALLEST_GAIN = 1e-10
 # Beyond, not even a short step along the gradient would gain: the end.
 LARGEST_DAMPING = 1e8
+
+
+class Position(NamedTuple):
+    """A network, and what value, gradient and curvature of the loss are computed from there.
+
+    Attributes:
+        network: the weights.
+        temperatures: (N,) of the rows; tapes: what its slopes need, of each part of few rows.
+        tempered: the parts of the rows at these temperatures.
+        value: of the loss; by_temperature: (N,) its gradient.
+    """
+
+    network: TemperatureNetwork
+    temperatures: FloatArray
+    tapes: list[Tape | Stretches | None]
+    tempered: list[Tempered]
+    value: float
+    by_temperature: FloatArray
+
+    @classmethod
+    def of(cls, network: TemperatureNetwork, inputs: Sequence[Inputs], loss: Penalised) -> Position:
+        """Return where a network puts the rows of `loss`, given what it reads of each part."""
+        temperatures, tapes = forward(network, inputs, loss.rows.n)
+        tempered = loss.at(temperatures)
+        return cls(network, temperatures, tapes, tempered, *loss(temperatures, tempered))
+
+    def without_rows(self) -> Position:
+        """Return network and value alone."""
+        nothing = np.empty(0)
+        return self._replace(temperatures=nothing, tapes=[], tempered=[], by_temperature=nothing)
+
+
+def in_parts(inputs: FloatArray) -> Sequence[Inputs]:
+    """Return (N, d) inputs in parts, each sorted if there is one of a row."""
+    parts = [inputs[place] for place in parts_of(len(inputs))]
+    return [Ascending.of(part[:, 0]) for part in parts] if inputs.shape[1] == 1 else parts
 
 
 def fit_damped(
@@ -172,12 +213,13 @@ def fit_damped(
     """
     from scipy import linalg
 
-    temperatures = temperatures_of(network, inputs)
-    value, by_temperature = loss(temperatures)
+    parts = in_parts(inputs)
+    at = Position.of(network, parts, loss)
     damping, raised, taken = FIRST_DAMPING, 2.0, 0
     with one_blas_thread():
         while taken < max_iterations:
-            gradient, hessian = derivatives(network, inputs, loss, curvature, by_temperature)
+            gradient, hessian = derivatives(at, parts, loss, curvature)
+            at = at.without_rows()  # those of two positions would take too much memory
             own = np.diag(hessian) + LEAST_CURVATURE * hessian.max()
             while True:
                 held = hessian + np.diag(damping * own)
@@ -185,56 +227,50 @@ def fit_damped(
                 # What the objective would fall by if H were the truth.
                 foreseen = float(0.5 * step @ (damping * own * step - gradient))
                 if foreseen < SMALLEST_GAIN or damping > LARGEST_DAMPING:
-                    return NetworkFit(network, value, taken, True)
-                candidate = network.with_flat(network.flat() + step)
-                temperatures = temperatures_of(candidate, inputs)
-                candidate_value, by_temperature = loss(temperatures)
-                if candidate_value < value:
+                    return NetworkFit(at.network, at.value, taken, True)
+                moved = at.network.with_flat(at.network.flat() + step)
+                candidate = Position.of(moved, parts, loss)
+                if candidate.value < at.value:
                     break
                 damping, raised = damping * raised, 2 * raised
-            gained = (value - candidate_value) / foreseen
+            gained = (at.value - candidate.value) / foreseen
             damping *= max(1 / 3, 1 - (2 * gained - 1) ** 3)
             damping = max(damping, SMALLEST_DAMPING)
-            network, value, raised, taken = candidate, candidate_value, 2.0, taken + 1
-    return NetworkFit(network, value, taken, True)
+            at, raised, taken = candidate, 2.0, taken + 1
+    return NetworkFit(at.network, at.value, taken, True)
 
 
 def derivatives(
-    network: TemperatureNetwork,
-    inputs: FloatArray,
-    loss: Penalised,
-    curvature: Curvature,
-    by_temperature: FloatArray,
+    at: Position, inputs: Sequence[Inputs], loss: Penalised, curvature: Curvature
 ) -> tuple[FloatArray, FloatArray]:
     """Return the (P,) gradient of `loss` by the weights and its (P, P) curvature, as above.
 
     Args:
-        network, inputs, loss, curvature: see `fit_damped`.
-        by_temperature: (N,) gradient of `loss` by the temperatures of `network`.
+        at: where; inputs: see `in_parts`; loss, curvature: see `fit_damped`.
     """
-    parts, size = loss.parts, network.size
+    network, parts, size = at.network, loss.parts, at.network.size
     count = total(loss.rows.n, loss.rows.weights)
     gradients, hessians = np.empty((len(parts), size)), np.empty((len(parts), size, size))
     pooled, sums = [np.empty(0)] * len(parts), [np.empty(0)] * len(parts)
 
     def work(index: int) -> None:
         place, rows = parts[index]
-        temperatures, tape = network.forward(inputs[place])
-        slopes = network.slopes(tape)
-        gradients[index] = (slopes.rows @ (by_temperature[place] * slopes.factor)) @ slopes.mixing
+        temperatures, tempered = at.temperatures[place], at.tempered[index]
+        slopes = (at.tapes[index] or network.forward(inputs[index])[1]).slopes(network)
+        by_raw = at.by_temperature[place] * slopes.factor
+        gradients[index] = slopes.sums(by_raw[:, None])[:, 0]
         # By the logarithm of the temperature, which is that of beta but for the sign.
         factor = slopes.factor * loss.is_free(temperatures) / temperatures
-        beta = loss.beta_of(temperatures)
-        point = rows.curve.evaluate(beta)
-        by_row, columns, sums[index] = curvature(rows, beta, point)
-        by_row = by_row + loss.likelihood_weight * of_likelihood(rows, beta, point)
+        by_row, columns, sums[index] = curvature(tempered)
+        by_row = by_row + loss.likelihood_weight * of_likelihood(tempered)
         by_row += 2 * loss.shrinkage / count
         by_row = times(by_row, rows.weights)
-        hessian = (slopes.rows * (by_row * factor * factor / count)) @ slopes.rows.T
-        hessians[index] = slopes.mixing.T @ hessian @ slopes.mixing
-        pooled[index] = slopes.mixing.T @ (slopes.rows @ (columns * factor[:, None]))
+        hessians[index] = slopes.squares(by_row / count * factor**2)
+        pooled[index] = slopes.sums(columns * factor[:, None])
+        if loss.rows.n > KEPT_ROWS:
+            tempered.forget()
 
-    for_each(range(len(parts)), work)
+    for_each_part(loss.rows.n, work)
     together = sum(pooled[1:], pooled[0])
     weights = curvature.weights(sum(sums[1:], sums[0]), count)
     return gradients.sum(axis=0), hessians.sum(axis=0) + (together * weights) @ together.T

@@ -1,16 +1,7 @@
-"""The temperature network of SMART and of PTS, and how it is fitted.
+"""What a row-wise temperature can be fitted to: the objectives of SMART's Table 3, with gradients.
 
-SMART's has one hidden layer, written out with its gradient:
-
-    T(x) = softplus(w2 . relu(W1 x + b1) + b2) + floor
-
-With one input and 16 hidden units it has 49 parameters and is piecewise linear before the softplus,
-so the temperature is a smooth-ended broken line of the margin.
-
-What a row-wise temperature can be fitted to: the objectives of SMART's Table 3, with gradients.
-
-Every objective maps the row summary, (N,) inverse temperatures beta and the confidence curves at
-them to a number and its (N,) gradient by beta. Notation of `predictions.curves`: f the confidence
+Every objective maps rows at (N,) inverse temperatures beta (`Tempered`) to a number and its (N,)
+gradient by beta. Notation of `predictions.curves`: f the confidence
 curve, g the label gap, u the mean gap, c = exp(-f) the confidence, a = 1 if the predicted label is
 right.
 
@@ -23,16 +14,15 @@ SMART ends far worse than it began. The code of the paper's authors averages a -
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, get_args
 
 import numpy as np
 
-from calibrant.core.arrays import Array, BoolArray, FloatArray, IntArray, for_each
-from calibrant.core.weights import mean, quantiles, times, total
-from calibrant.posthoc.array_ops import softplus
+from calibrant.core.arrays import BoolArray, FloatArray, for_each
+from calibrant.core.weights import mean, times, total
 from calibrant.posthoc.fitting.minimizing import minimize
 from calibrant.predictions.curves import CurvePoint
 from calibrant.predictions.rows import RowSummary
@@ -41,13 +31,63 @@ ObjectiveName = Literal[
     "charbonnier", "soft-ece", "nll", "label-smoothing", "brier", "mse", "charbonnier-eq6"
 ]
 ValueAndGradient = tuple[float, FloatArray]
-Objective = Callable[[RowSummary, FloatArray, CurvePoint], ValueAndGradient]
 
 
-def negative_log_likelihood(
-    rows: RowSummary, beta: FloatArray, point: CurvePoint
-) -> ValueAndGradient:
+@dataclass(eq=False)
+class Tempered:
+    """Rows at an inverse temperature each, and what value, gradient and curvature all read of them.
+
+    Attributes:
+        rows: the rows; beta: (n,) their inverse temperatures.
+    """
+
+    rows: RowSummary
+    beta: FloatArray
+
+    @cached_property
+    def point(self) -> CurvePoint:
+        """The confidence curves at beta."""
+        return self.rows.curve.evaluate(self.beta)
+
+    @cached_property
+    def double(self) -> CurvePoint:
+        """The confidence curves at 2 beta, of which sums of squared probabilities are made."""
+        return self.rows.curve.evaluate(2 * self.beta)
+
+    @cached_property
+    def confidence(self) -> FloatArray:
+        """(n,) probabilities of the predicted labels."""
+        return np.exp(-self.point.value)
+
+    @cached_property
+    def residual(self) -> FloatArray:
+        """(n,) confidence less correctness."""
+        return self.confidence - self.rows.correct
+
+    def memberships(self, bins: SoftBins) -> Memberships:
+        """Return how much each row belongs to which bin."""
+        found: Memberships | None = self.__dict__.get("_memberships")
+        if found is None or found.bins is not bins:
+            found = self.__dict__["_memberships"] = bins.memberships(self.confidence)
+        return found
+
+    def bin_sums(self, bins: SoftBins) -> FloatArray:
+        """Return (2, B) masses and sums of residuals of all bins; those of parts add up."""
+        weights = times(self.memberships(bins).weights, self.rows.weights)
+        return np.stack([weights.sum(axis=0), self.residual @ weights])
+
+    def forget(self) -> None:
+        """Drop all that was computed, which takes more memory than the rows of few classes."""
+        for name in ("point", "double", "confidence", "residual", "_memberships"):
+            self.__dict__.pop(name, None)
+
+
+Objective = Callable[[Tempered], ValueAndGradient]
+
+
+def negative_log_likelihood(at: Tempered) -> ValueAndGradient:
     """Mean of f + beta g."""
+    rows, beta, point = at.rows, at.beta, at.point
     value = mean(point.value + beta * rows.label_gap, rows.weights)
     return value, _shared(point.slope + rows.label_gap, rows)
 
@@ -55,16 +95,17 @@ def negative_log_likelihood(
 def label_smoothing(alpha: float) -> Objective:
     """Cross-entropy to (1 - alpha) onehot + alpha / K: f + beta ((1 - alpha) g + alpha u)."""
 
-    def objective(rows: RowSummary, beta: FloatArray, point: CurvePoint) -> ValueAndGradient:
+    def objective(at: Tempered) -> ValueAndGradient:
+        rows, beta, point = at.rows, at.beta, at.point
         gap = (1 - alpha) * rows.label_gap + alpha * rows.mean_gap
         return mean(point.value + beta * gap, rows.weights), _shared(point.slope + gap, rows)
 
     return objective
 
 
-def brier(rows: RowSummary, beta: FloatArray, point: CurvePoint) -> ValueAndGradient:
+def brier(at: Tempered) -> ValueAndGradient:
     """Mean of sum_k (p_k - onehot_k)^2 = exp(f(2 beta) - 2 f(beta)) - 2 p_y + 1."""
-    double = rows.curve.evaluate(2 * beta)
+    rows, beta, point, double = at.rows, at.beta, at.point, at.double
     squares = np.exp(double.value - 2 * point.value)
     of_label = np.exp(-beta * rows.label_gap - point.value)
     value = mean(squares - 2 * of_label + 1, rows.weights)
@@ -78,10 +119,10 @@ def _shared(slopes: FloatArray, rows: RowSummary) -> FloatArray:
     return times(slopes, rows.weights) / total(rows.n, rows.weights)
 
 
-def mean_squared_error(rows: RowSummary, beta: FloatArray, point: CurvePoint) -> ValueAndGradient:
+def mean_squared_error(at: Tempered) -> ValueAndGradient:
     """Brier score divided by K, the mean over rows and classes."""
-    value, gradient = brier(rows, beta, point)
-    return value / rows.n_classes, gradient / rows.n_classes
+    value, gradient = brier(at)
+    return value / at.rows.n_classes, gradient / at.rows.n_classes
 
 
 @dataclass(frozen=True)
@@ -96,7 +137,7 @@ class SoftBins:
     n_bins: int = 15
     width: float = 0.05
 
-    @property
+    @cached_property
     def centres(self) -> FloatArray:
         """(B,) middles of the bins."""
         return (np.arange(self.n_bins) + 0.5) / self.n_bins
@@ -128,10 +169,11 @@ class Memberships(NamedTuple):
     mean: FloatArray
     bins: SoftBins
 
-    def slope_times(self, values: FloatArray) -> FloatArray:
-        """Return (N,) sum_b dw_ib/dc_i v_b for (B,) values."""
-        products = self.weights @ np.stack([self.bins.centres * values, values], axis=1)
-        return (products[:, 0] - self.mean * products[:, 1]) / self.bins.width**2
+    def times(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return (m, N) sum_b w_ib v_b, and sum_b dw_ib/dc_i v_b, for (m, B) values v."""
+        both = np.concatenate([values, values * self.bins.centres]) @ self.weights.T
+        mass, moment = both[: len(values)], both[len(values) :]
+        return mass, (moment - self.mean * mass) / self.bins.width**2
 
 
 @dataclass(frozen=True)
@@ -154,23 +196,10 @@ class SoftBinnedCalibration:
     delta: float
     known: FloatArray | None = None
 
-    def sums(self, rows: RowSummary, point: CurvePoint) -> FloatArray:
-        """Return what `known` wants of these rows; the sums of parts add up."""
-        confidence = np.exp(-point.value)
-        weights = times(self.bins.memberships(confidence).weights, rows.weights)
-        return np.stack([weights.sum(axis=0), (confidence - rows.correct) @ weights])
-
-    def __call__(self, rows: RowSummary, beta: FloatArray, point: CurvePoint) -> ValueAndGradient:
+    def __call__(self, at: Tempered) -> ValueAndGradient:
         """Return the value over all rows, and the (n,) gradient as if these were all of them."""
-        confidence = np.exp(-point.value)
-        residual = confidence - rows.correct
-        memberships = self.bins.memberships(confidence)
-        weights, delta = memberships.weights, self.delta
-        if self.known is None:
-            counted = times(weights, rows.weights)
-            mass, sums = counted.sum(axis=0), residual @ counted
-        else:
-            mass, sums = self.known
+        rows, delta = at.rows, self.delta
+        mass, sums = at.bin_sums(self.bins) if self.known is None else self.known
         middle = sums / np.maximum(mass, np.finfo(float).tiny)
         penalty = np.hypot(middle, delta)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -178,11 +207,10 @@ class SoftBinnedCalibration:
         every = total(rows.n, rows.weights) if self.known is None else float(mass.sum())
         value = float(mass @ (penalty - delta)) / every
         # d/dc of s_b (phi(R_b) - phi(0)), using s_b R_b = sum w (c - a)
-        by_confidence = weights @ penalty_slope + memberships.slope_times(
-            penalty - delta - penalty_slope * middle
-        )
-        by_confidence += residual * memberships.slope_times(penalty_slope)
-        return value, _shared(-by_confidence * confidence * point.slope, rows)
+        held = np.stack([penalty_slope, penalty - delta - penalty_slope * middle])
+        (mixed, _), (residual_slope, slope) = at.memberships(self.bins).times(held)
+        by_confidence = mixed + slope + at.residual * residual_slope
+        return value, _shared(-by_confidence * at.confidence * at.point.slope, rows)
 
 
 def soft_binned_calibration(bins: SoftBins, delta: float) -> Objective:
@@ -193,18 +221,14 @@ def soft_binned_calibration(bins: SoftBins, delta: float) -> Objective:
 def charbonnier_eq6(bins: SoftBins, delta: float) -> Objective:
     """The paper's Eq. 6 to the letter: mean_i sum_b w_ib phi(a_i - u_b). Damages calibration."""
 
-    def objective(rows: RowSummary, beta: FloatArray, point: CurvePoint) -> ValueAndGradient:
-        confidence = np.exp(-point.value)
-        memberships = bins.memberships(confidence)
+    def objective(at: Tempered) -> ValueAndGradient:
+        rows = at.rows
         # A row is right or wrong, so its penalties are one of two vectors.
-        right = np.hypot(1 - bins.centres, delta)
-        wrong = np.hypot(bins.centres, delta)
-        of_rows = memberships.weights @ np.stack([wrong, right], axis=1)
-        value = mean(np.where(rows.correct, of_rows[:, 1], of_rows[:, 0]), rows.weights)
-        by_confidence = np.where(
-            rows.correct, memberships.slope_times(right), memberships.slope_times(wrong)
-        )
-        return value, _shared(-by_confidence * confidence * point.slope, rows)
+        penalties: FloatArray = np.hypot(np.stack([bins.centres, 1 - bins.centres]), delta)
+        masses, slopes = at.memberships(bins).times(penalties)
+        outcomes = rows.correct.astype(np.int64), np.arange(rows.n)
+        value, by_confidence = mean(masses[outcomes], rows.weights), slopes[outcomes]
+        return value, _shared(-by_confidence * at.confidence * at.point.slope, rows)
 
     return objective
 
@@ -230,160 +254,25 @@ def make_objective(
     return makers[name]()
 
 
-HIDDEN_UNITS = 16
-TEMPERATURE_FLOOR = 0.1
-
-
-class Tape(NamedTuple):
-    """What the backward pass needs of a forward pass."""
-
-    inputs: FloatArray
-    active: BoolArray
-    softplus: FloatArray
-
-
-class Slopes(NamedTuple):
-    """The (N, P) derivatives of the temperatures by the weights, diag(factor) rows' mixing.
-
-    Attributes:
-        rows: (Q, N) numbers of each row, Q less than P; factor: (N,) by what all of a row's are
-            multiplied.
-        mixing: (Q, P) how the weights share them.
-    """
-
-    rows: FloatArray
-    factor: FloatArray
-    mixing: FloatArray
-
-
-@dataclass(frozen=True)
-class TemperatureNetwork:
-    """Weights of the network.
-
-    Attributes:
-        w1: (H, d) first layer; b1: (H,) its bias.
-        w2: (H,) second layer; b2: (1,) its bias.
-    """
-
-    w1: FloatArray
-    b1: FloatArray
-    w2: FloatArray
-    b2: FloatArray
-
-    @classmethod
-    def constant(
-        cls,
-        temperature: float,
-        inputs: FloatArray,
-        seed: int,
-        hidden: int = HIDDEN_UNITS,
-        weights: FloatArray | None = None,
-    ) -> TemperatureNetwork:
-        """Return a network that says `temperature` everywhere, ready to learn.
-
-        The second layer is zero, so the start is exactly temperature scaling. Every hidden unit
-        bends at a data point drawn from `inputs`, half of them rising to each side, which leaves
-        no unit dead. `weights`, (N,), say how much each row counts.
-        """
-        rng = np.random.default_rng(seed)
-        width = inputs.shape[1]
-        directions = rng.normal(size=(hidden, width))
-        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-        if width == 1:
-            directions = np.where(np.arange(hidden) % 2 == 0, 1.0, -1.0)[:, None]
-        shares = (np.arange(hidden) + rng.random(hidden)) / hidden
-        if weights is None:
-            bends = np.quantile(inputs, shares, axis=0)
-        else:
-            bends = np.stack([quantiles(column, shares, weights) for column in inputs.T], axis=1)
-        bias = np.log(np.expm1(temperature - TEMPERATURE_FLOOR))
-        return cls(
-            directions, -(directions * bends).sum(axis=1), np.zeros(hidden), np.array([bias])
-        )
-
-    @property
-    def size(self) -> int:
-        """Number of parameters."""
-        return self.w1.size + self.b1.size + self.w2.size + self.b2.size
-
-    def flat(self) -> FloatArray:
-        """Return all parameters as one vector."""
-        return np.concatenate([self.w1.ravel(), self.b1, self.w2, self.b2])
-
-    def with_flat(self, vector: FloatArray) -> TemperatureNetwork:
-        """Return a network of this shape with the parameters of `vector`."""
-        hidden, width = self.w1.shape
-        w1, b1, w2, b2 = np.split(vector, np.cumsum([hidden * width, hidden, hidden]))
-        return TemperatureNetwork(w1.reshape(hidden, width), b1, w2, b2)
-
-    def forward(self, inputs: FloatArray) -> tuple[FloatArray, Tape]:
-        """Return (N,) temperatures for (N, d) `inputs`, and the tape for `backward`."""
-        hidden = inputs @ self.w1.T
-        hidden += self.b1
-        active = hidden > 0
-        hidden *= active
-        raw = hidden @ self.w2 + self.b2[0]
-        # What logaddexp(raw, 0) is, without its scalar loop.
-        softplus = np.maximum(raw, 0.0) + np.log1p(np.exp(-np.abs(raw)))
-        return softplus + TEMPERATURE_FLOOR, Tape(inputs, active, softplus)
-
-    def backward(self, tape: Tape, by_temperature: FloatArray) -> FloatArray:
-        """Return the gradient of a loss by `flat()`, given its (N,) gradient by temperature."""
-        by_raw = by_temperature * -np.expm1(-tape.softplus)
-        active = tape.active.astype(np.float64)
-        # Sums over the rows where a unit is active, of what it is active on and of the constant.
-        of_inputs, of_one = active.T @ (by_raw[:, None] * tape.inputs), by_raw @ active
-        by_w1, by_b1 = of_inputs * self.w2[:, None], of_one * self.w2
-        by_w2 = (of_inputs * self.w1).sum(axis=1) + of_one * self.b1
-        return np.concatenate([by_w1.ravel(), by_b1, by_w2, [by_raw.sum()]])
-
-    def slopes(self, tape: Tape) -> Slopes:
-        """Return the (N, P) derivatives of the temperatures by `flat()`, as a product.
-
-        What a unit gives is w1 x + b1 where it is active. So the derivatives by all its weights are
-        sums of two numbers of a row: whether it is active, and x if so.
-        """
-        hidden, width = self.w1.shape
-        first = hidden * width
-        rows = np.empty((first + hidden + 1, len(tape.inputs)))
-        active = rows[first : first + hidden]
-        active[:] = tape.active.T
-        np.multiply(
-            active[:, None, :],
-            tape.inputs.T[None, :, :],
-            out=rows[:first].reshape(hidden, width, -1),
-        )
-        rows[-1] = 1.0
-        mixing = np.zeros((len(rows), self.size))
-        units: IntArray = np.arange(hidden, dtype=np.int64)
-        inputs: IntArray = np.arange(first, dtype=np.int64)
-        mixing[inputs, inputs] = np.repeat(self.w2, width)
-        mixing[first + units, first + units] = self.w2
-        mixing[inputs, first + hidden + inputs // width] = self.w1.ravel()
-        mixing[first + units, first + hidden + units] = self.b1
-        mixing[-1, -1] = 1.0
-        return Slopes(rows, -np.expm1(-tape.softplus), mixing)
-
-
-def temperatures(xp: Any, inputs: Array, w1: Array, b1: Array, w2: Array, b2: Array) -> Array:
-    """Return what `TemperatureNetwork.forward` gives, as a pure function of arrays."""
-    hidden = inputs @ w1.T + b1
-    raw = xp.maximum(hidden, xp.zeros_like(hidden)) @ w2 + b2
-    return softplus(xp, raw) + TEMPERATURE_FLOOR
-
-
 # No row's temperature leaves the fitted single one by more than this factor: a table's upper end.
 LARGEST_RELATIVE_TEMPERATURE = 32.0
 
 
-# Rows that are worked on together, so that memberships and hidden units stay in the cache: of all
-# rows at once they would take many times the memory of the rows.
+# Rows that are worked on together, so that memberships and hidden units stay in the cache.
 PART_ROWS = 1 << 12
+# Up to so many rows, what was computed of them is kept from value to gradient to curvature: of more
+# it would take many times the memory of the rows. Of fewer, threads take longer than the work.
+KEPT_ROWS = 1 << 16
 
 
 def parts_of(rows: int) -> list[slice]:
     """Return the parts that rows are worked on in."""
     return [slice(start, start + PART_ROWS) for start in range(0, rows, PART_ROWS)]
+
+
+def for_each_part(rows: int, work: Callable[[int], None]) -> None:
+    """Call `work` with the number of every part of so many rows."""
+    for_each(range(len(parts_of(rows))), work, threaded=rows > KEPT_ROWS)
 
 
 @dataclass(frozen=True)
@@ -404,33 +293,44 @@ class Penalised:
             return [(slice(None), self.rows)]
         return [(place, self.rows.take(place)) for place in places]
 
-    def __call__(self, temperatures: FloatArray) -> tuple[float, FloatArray]:
-        """Return the value and its (N,) gradient by temperature."""
+    def at(self, temperatures: FloatArray) -> list[Tempered]:
+        """Return the parts of the rows at their (N,) temperatures."""
+        return [Tempered(rows, self.beta_of(temperatures[place])) for place, rows in self.parts]
+
+    def __call__(
+        self, temperatures: FloatArray, tempered: Sequence[Tempered] | None = None
+    ) -> tuple[float, FloatArray]:
+        """Return the value and its (N,) gradient by temperature.
+
+        Args:
+            temperatures: (N,) relative ones.
+            tempered: what `at` gives for them, where more is wanted of it afterwards.
+        """
         parts, every = self.parts, total(self.rows.n, self.rows.weights)
+        tempered = self.at(temperatures) if tempered is None else tempered
         gradient, values = np.empty(self.rows.n), np.empty(len(parts))
-        objective, points = self.objective, dict[int, CurvePoint]()
+        objective, few = self.objective, self.rows.n <= KEPT_ROWS
         if isinstance(objective, SoftBinnedCalibration) and len(parts) > 1:
-            sums = np.empty((len(parts), 2, objective.bins.n_bins))
+            bins = objective.bins
+            sums = np.empty((len(parts), 2, bins.n_bins))
 
             def gather(index: int) -> None:
-                place, rows = parts[index]
-                point = rows.curve.evaluate(self.beta_of(temperatures[place]))
-                points[index] = point._replace(curvature=np.empty(0))  # that nobody asks for
-                sums[index] = self.objective.sums(rows, point)  # type: ignore[attr-defined]
+                sums[index] = tempered[index].bin_sums(bins)
+                if not few:
+                    tempered[index].forget()
 
-            for_each(range(len(parts)), gather)
+            for_each_part(self.rows.n, gather)
             objective = replace(objective, known=sums.sum(axis=0))
 
         def work(index: int) -> None:
             place, rows = parts[index]
-            point = points.pop(index, None) or rows.curve.evaluate(
-                self.beta_of(temperatures[place])
-            )
-            value, by_temperature = self._part(rows, temperatures[place], point, objective)
+            value, by_temperature = self._part(tempered[index], temperatures[place], objective)
             share = total(rows.n, rows.weights) / every
             values[index], gradient[place] = share * value, share * by_temperature
+            if not few:
+                tempered[index].forget()
 
-        for_each(range(len(parts)), work)
+        for_each_part(self.rows.n, work)
         return float(values.sum()), gradient
 
     def beta_of(self, temperatures: FloatArray) -> FloatArray:
@@ -442,21 +342,20 @@ class Penalised:
         return temperatures < LARGEST_RELATIVE_TEMPERATURE
 
     def _part(
-        self, rows: RowSummary, temperatures: FloatArray, point: CurvePoint, objective: Objective
+        self, at: Tempered, temperatures: FloatArray, objective: Objective
     ) -> tuple[float, FloatArray]:
         """Return value and gradient as if these rows were all."""
-        bounded = np.minimum(temperatures, LARGEST_RELATIVE_TEMPERATURE)
-        beta = self.beta_of(temperatures)
-        value, by_beta = objective(rows, beta, point)
+        bounded, rows = np.minimum(temperatures, LARGEST_RELATIVE_TEMPERATURE), at.rows
+        value, by_beta = objective(at)
         if self.likelihood_weight > 0:
-            nll, nll_by_beta = negative_log_likelihood(rows, beta, point)
+            nll, nll_by_beta = negative_log_likelihood(at)
             value += self.likelihood_weight * nll
             by_beta = by_beta + self.likelihood_weight * nll_by_beta
         log = np.log(bounded)
         pull = self.shrinkage / total(self.rows.n, self.rows.weights)
         value += pull * mean(log * log, rows.weights)
         held = 2 * pull / total(rows.n, rows.weights) * times(log, rows.weights)
-        gradient = (held - by_beta * beta) / bounded
+        gradient = (held - by_beta * at.beta) / bounded
         return value, np.where(self.is_free(temperatures), gradient, 0.0)
 
 
@@ -492,15 +391,18 @@ class NetworkFit(NamedTuple, Generic[AnyNetwork]):
     converged: bool
 
 
-def temperatures_of(network: Network, inputs: FloatArray) -> FloatArray:
-    """Return the (N,) temperatures of (N, d) inputs, a part at a time."""
-    temperatures = np.empty(len(inputs))
+def forward(network: Network, inputs: Sequence[Any], rows: int) -> tuple[FloatArray, list[Any]]:
+    """Return the (N,) temperatures of N = `rows` rows in parts, and the tapes if they are few."""
+    temperatures, places = np.empty(rows), parts_of(rows)
+    tapes: list[Any] = [None] * len(places)
 
-    def forward(part: slice) -> None:
-        temperatures[part] = network.forward(inputs[part])[0]
+    def work(index: int) -> None:
+        temperatures[places[index]], tape = network.forward(inputs[index])
+        if rows <= KEPT_ROWS:
+            tapes[index] = tape
 
-    for_each(parts_of(len(inputs)), forward)
-    return temperatures
+    for_each_part(rows, work)
+    return temperatures, tapes
 
 
 def fit_network(
@@ -517,19 +419,13 @@ def fit_network(
     """
 
     best = np.inf, network.flat()
-    parts = parts_of(len(inputs))
+    places = parts_of(len(inputs))
+    parts = [inputs[place] for place in places]
 
     def value_and_gradient(vector: FloatArray) -> tuple[float, FloatArray]:
         nonlocal best
         candidate = network.with_flat(vector)
-        temperatures, tapes = np.empty(len(inputs)), dict[int, Any]()
-
-        def forward(index: int) -> None:
-            temperatures[parts[index]], tape = candidate.forward(inputs[parts[index]])
-            if len(parts) == 1:
-                tapes[index] = tape
-
-        for_each(range(len(parts)), forward)
+        temperatures, tapes = forward(candidate, parts, len(inputs))
         value, by_temperature = loss(temperatures)
         pull = decay * vector
         value += float(pull @ vector)
@@ -538,12 +434,11 @@ def fit_network(
         gradients = np.empty((len(parts), len(vector)))
 
         def backward(index: int) -> None:
-            place = parts[index]
-            # Going forward once more takes less than the memory of all tapes would.
-            tape = tapes[index] if tapes else candidate.forward(inputs[place])[1]
-            gradients[index] = candidate.backward(tape, by_temperature[place])
+            # Of many rows, going forward once more takes less than the memory of all tapes would.
+            tape = tapes[index] or candidate.forward(parts[index])[1]
+            gradients[index] = candidate.backward(tape, by_temperature[places[index]])
 
-        for_each(range(len(parts)), backward)
+        for_each_part(len(inputs), backward)
         return value, gradients.sum(axis=0) + 2 * pull
 
     found = minimize(

@@ -56,6 +56,22 @@ def test_apply_writes_what_is_decided_beside_the_rows(
             np.testing.assert_array_equal(after[name], column)
 
 
+def test_inspect_says_what_a_decision_and_its_calibrator_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "d.safetensors"
+    for found in FOUND:
+        save_decision(found, path)
+        app(["inspect", str(path)], standalone_mode=False)
+        said = capsys.readouterr().out
+        assert str(found) in said
+        assert "holds a decision, and the calibrator svs+top-rest" in " ".join(said.split())
+    FITTED.save(path)
+    app(["inspect", str(path), "--json", "-"], standalone_mode=False)
+    said = json.loads(capsys.readouterr().out)["calibrator"]
+    assert (said["method"], said["n_classes"], said["inputs"]) == ("svs+top-rest", 10, "logits")
+
+
 def damaged(path: Path, out: Path, header: dict[str, str | None], **arrays: np.ndarray) -> None:
     """Write a copy of a file with another header or other arrays."""
     with safe_open(path, framework="numpy") as file:

@@ -22,7 +22,7 @@ from calibrant.cli.options import (
 from calibrant.cli.output import check_outputs, emit
 from calibrant.cli.sources import Source, each_of
 from calibrant.core.errors import InputError
-from calibrant.core.text import wrap
+from calibrant.core.text import counted, wrap
 from calibrant.files import ReadOptions, read_predictions
 from calibrant.files.formats.logs.reader import NothingToMeasureError
 from calibrant.files.opening import RUN_FILES, is_run
@@ -303,12 +303,48 @@ def _worst_of_all(
 
 
 def inspect(file: File, read: ReadOptions, output: OutputOptions) -> None:
-    """Show what is in FILE and how it would be read; try the options for reading here."""
+    """Show what is in FILE and how it would be read; try the options for reading here.
+
+    Of a calibrator and a decision it says what they do.
+    """
     from calibrant.files.inspecting import inspect_file
 
     labels = None if read.labels is None else Path(read.labels)
     check_outputs([file, labels], [output.json])
+    saved = _saved(file)
+    if saved is not None:
+        emit(*saved, output.json)
+        return
     found = inspect_file(file, read)
     emit(str(found), found.as_dict(), output.json)
     if found.predictions is None:
         raise InputError(f"{file}: can't be read as it is, for the reason above")
+
+
+def _saved(file: Path) -> tuple[str, dict[str, Any]] | None:
+    """Return what a saved decision or calibrator does; None for any other file."""
+    from calibrant.decision.decision_file import is_decision, load_decision
+    from calibrant.posthoc.loading import load
+    from calibrant.posthoc.state import FORMAT
+
+    decision = load_decision(file) if is_decision(file) else None
+    if decision is None and not FORMAT.holds(file):
+        return None
+    fitted = load(file) if decision is None else decision.calibrator
+    what = {
+        "method": fitted.method,
+        "n_parameters": fitted.n_parameters,
+        "n_classes": fitted.n_classes_,
+        "inputs": fitted.kind_,
+        "keeps_prediction": fitted.keeps_prediction,
+    }
+    may = "keeps" if fitted.keeps_prediction else "may change"
+    text = (
+        f"the calibrator {fitted.method}: {counted(fitted.n_parameters, 'parameter')}, fitted to "
+        f"{fitted.form_} of {fitted.n_classes_} classes; it {may} the predicted class."
+    )
+    document: dict[str, Any] = {"file": str(file), "calibrator": what}
+    if decision is None:
+        return wrap(f"{file} holds {text}"), document
+    document |= {"decision": decision.as_dict()}
+    return f"{wrap(f'{file} holds a decision, and {text}')}\n\n{decision}", document

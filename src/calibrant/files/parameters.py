@@ -53,6 +53,17 @@ class ParameterFormat:
             save_file(dict(state), temporary, metadata=own | dict(header))
             _sort_header(temporary)
 
+    def holds(self, path: StrPath) -> bool:
+        """Return whether a file says that it is of this format."""
+        from safetensors import safe_open
+
+        try:
+            with cast(Any, safe_open)(path, framework="numpy") as file:
+                header = cast(dict[str, str], file.metadata() or {})
+                return header.get("format") == self.name
+        except Exception:  # whatever it is, it is none; who reads it says what it lacks
+            return False
+
     def read(self, path: StrPath) -> tuple[dict[str, str], dict[str, Any]]:
         """Return the header and the arrays of a file; nothing is unpickled.
 

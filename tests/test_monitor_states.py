@@ -50,12 +50,12 @@ def test_a_state_that_was_written_is_read_and_writes_the_same(tmp_path, seed):
     rng = np.random.default_rng(seed)
     clustered, grouped = seed % 2 == 0, seed % 4 < 2
     settings = {
-        "tolerance": rng.choice([0, 0.02, 0.3]),
+        "tolerance": float(rng.choice([0, 0.02, 0.3])),
         "window": 50,
         "latest": 200,
         "n_groups": 5,
         "open_clusters": 3,
-        "most_waiting": rng.choice([3, 1000]),
+        "most_waiting": int(rng.choice([3, 1000])),
         "promise": rng.choice([None, Promise(0.1, 0.6), Promise(1e-6, 0.3)]),
     }
     settings = {

@@ -29,7 +29,7 @@ cluster depend on what was counted, so that nothing is bet on them; reports show
 
 **Groups.** A group's factor is that of the cluster's rows in the group. For the change test, r_j of
 a group begins anew with the group's share of the cluster, so that the groups' R grow by no more
-than one a cluster together.
+than one a cluster together, if shares don't depend on outcomes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import FloatArray
+from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.errors import InputError
 from calibrant.metrics.binned import LOGIT_CLIP
 from calibrant.monitor.delayed_labels import hash_of_name
@@ -71,16 +71,16 @@ def largest_stakes(tolerance: float) -> FloatArray:
     return np.maximum(MOST_OF_THE_WAY / np.maximum(1 - lowest, 1e-9), 1.0)
 
 
-def factors(total: FloatArray, rows: int, largest: FloatArray) -> FloatArray:
-    """Return the (J,) factors F of a cluster.
+def factors(total: FloatArray, rows: IntArray | int, largest: FloatArray) -> FloatArray:
+    """Return the (..., J) factors F of clusters.
 
     Args:
-        total: (J,) sum of the payments of M rows.
-        rows: M.
+        total: (..., J) sums of the payments of M rows.
+        rows: M, of all or (..., 1) of each.
         largest: (J,) stakes that leave every factor positive.
     """
     mean = total / rows
-    stake = np.minimum(largest, math.sqrt(rows))
+    stake = np.minimum(largest, np.sqrt(rows))
     return mean + (stake - 1) * (mean - 1)
 
 
@@ -100,12 +100,16 @@ class Part:
         """Add the (n, J) payments of more rows."""
         some = paid[: self.most - self.rows]
         # Row after row, so that it doesn't matter how many come at once.
-        self.payments = np.add.reduce(np.vstack([self.payments, some]), axis=0)
+        whole = np.vstack([self.payments, some]) if self.rows else some
+        self.payments = np.add.reduce(whole, axis=0)
         self.rows += len(some)
 
-    def factor(self, largest: FloatArray) -> FloatArray:
-        """Return the (J,) factors; `largest` are the stakes that leave them positive."""
-        return factors(self.payments + (self.most - self.rows), self.most, largest)
+
+def factors_of(parts: Sequence[Part], largest: FloatArray) -> FloatArray:
+    """Return the (m, J) factors of parts; `largest` are the stakes that leave them positive."""
+    paid, sizes = [part.payments for part in parts], [(part.most, part.rows) for part in parts]
+    most, rows = np.array(sizes, dtype=np.int64).reshape(-1, 2, 1).swapaxes(0, 1)
+    return factors(np.array(paid).reshape(-1, COUNT) + (most - rows), most, largest)
 
 
 @dataclass
@@ -299,17 +303,18 @@ class Clusters:
 def bets_of_clusters(closed: Sequence[Unfinished], tolerance: float) -> Bets:
     """Return the bets on closed clusters, in their order."""
     largest = largest_stakes(tolerance)
-    of_groups: dict[int, tuple[list[int], list[FloatArray], list[float]]] = {}
+    of_groups: dict[int, tuple[list[int], list[Part], list[float]]] = {}
     for i, cluster in enumerate(closed):
         own = {part: count for part, count in cluster.counts.items() if part >= 0}
+        total = sum(own.values())
         for group, count in own.items():
-            at, paid, share = of_groups.setdefault(group, ([], [], []))
+            at, parts, share = of_groups.setdefault(group, ([], [], []))
             at.append(i)
-            paid.append(cluster.parts[group].factor(largest))
-            share.append(count / sum(own.values()))
+            parts.append(cluster.parts[group])
+            share.append(count / total)
     groups = {
-        group: (np.array(at), np.array(paid), np.array(share))
-        for group, (at, paid, share) in sorted(of_groups.items())
+        group: (np.array(at), factors_of(parts, largest), np.array(share))
+        for group, (at, parts, share) in sorted(of_groups.items())
     }
-    whole = np.array([cluster.parts[ALL].factor(largest) for cluster in closed])
+    whole = factors_of([cluster.parts[ALL] for cluster in closed], largest)
     return Bets(whole, np.array([cluster.last for cluster in closed]), groups)

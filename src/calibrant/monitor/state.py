@@ -16,7 +16,14 @@ import numpy as np
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.core.errors import InputError
-from calibrant.monitor.clusters import ALL, PROMISE, Clusters, Unfinished, bets_of_clusters
+from calibrant.monitor.clusters import (
+    ALL,
+    PROMISE,
+    Clusters,
+    Unfinished,
+    bets_of_clusters,
+    factors_of,
+)
 from calibrant.monitor.delayed_labels import (
     DelayedLabels,
     Joined,
@@ -212,9 +219,9 @@ class State:
         risen = self.tests.add(bets_of_clusters(closed, self.tests.tolerance))
         if self.promise is not None:
             about = [one for one in closed if PROMISE in one.parts]
-            paid = [one.parts[PROMISE].factor(self.promise.largest) for one in about]
+            paid = factors_of([one.parts[PROMISE] for one in about], self.promise.largest)
             last = np.array([one.last for one in about], dtype=np.int64)
-            risen += self.promise.bet(np.array(paid), last)
+            risen += self.promise.bet(paid, last)
         return risen
 
     def _members(

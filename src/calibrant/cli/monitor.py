@@ -15,7 +15,6 @@ from calibrant.cli.help import OUTPUT
 from calibrant.cli.options import ReportOptions, option
 from calibrant.cli.output import check_outputs, emit
 from calibrant.core.errors import InputError, PredictionsError
-from calibrant.core.text import wrap
 from calibrant.files import ReadOptions
 
 if TYPE_CHECKING:
@@ -364,9 +363,7 @@ def _finish(watched: Monitor, output: WatchOptions, refit: Refitted | None = Non
     """Write and print the state; an alarm is an exit code."""
     if output.report is not None:
         watched.to_html(output.report)
-    text, document = str(watched), watched.as_dict(details=output.details)
-    if refit is not None:
-        text += f"\n\n{wrap(str(refit))}"
-    emit(text, document, output.json)
+    text = watched.findings().to_text("" if refit is None else str(refit))
+    emit(text, watched.as_dict(details=output.details), output.json)
     if watched.alarms:
         raise typer.Exit(ALARM)

@@ -34,7 +34,8 @@ class Refitted:
     """What became of a refit.
 
     Attributes:
-        path: its file; None where none was made.
+        path: its file; None where none was made. It takes what the stream holds: a stream of
+            confidences gives a map of confidences, not of the probabilities of all classes.
         said: what it is worth on rows that it hasn't seen, or why there is none.
     """
 
@@ -45,7 +46,7 @@ class Refitted:
         if self.path is None:
             return self.said
         apply = f"calibrant apply {self.path} FILE --out OUT"
-        return f"{self.said} The refit is in {self.path}, ready for such rows: {apply}"
+        return f"{self.said} The refit is in {self.path}; for rows with the same fields: {apply}"
 
 
 def alarm_line(alarm: Alarm, monitor: Monitor, refit: Refitted | None = None) -> str:
@@ -303,7 +304,8 @@ class Checkpoints:
         worth = fitted.fit_report_.worth or {}
         rows = {"toplabel": "confidences", "binary": f"{fitted.kind_} of class 1"}
         what = rows.get(fitted.form_, f"{fitted.kind_} of {fitted.n_classes_} classes")
-        return Refitted(path, f"Refit on {worth['rows']} rows with {what}. {worth['finding']}")
+        said = f"Refit on {worth['rows']} rows with {what}, by {self.method}. {worth['finding']}"
+        return Refitted(path, said)
 
     def save(self) -> None:
         """Write the state and the metrics."""

@@ -231,8 +231,8 @@ class MonitorFindings:
                 "they depend"
             )
         return (
-            f"An alarm is false if each row's probability was within {100 * self.tolerance:g} "
-            f"points of its confidence, {before}."
+            "An alarm is false if the confidence of each row was within "
+            f"{100 * self.tolerance:g} points of its probability of being right, {before}."
         )
 
     @property
@@ -307,8 +307,8 @@ class MonitorFindings:
         """Where both tests stand."""
         bounds = -math.log(self.alpha), math.log(self.average_run_length)
         return (
-            f"Evidence now, in nats: level {self.log_e:.2f} (alarm at {bounds[0]:.2f}), change "
-            f"{self.log_r:.2f} (alarm at {bounds[1]:.2f})."
+            f"Evidence now (a logarithm): level {self.log_e:.2f}, an alarm from {bounds[0]:.2f} "
+            f"on; change {self.log_r:.2f}, an alarm from {bounds[1]:.2f} on."
         )
 
     @property
@@ -359,9 +359,13 @@ class MonitorFindings:
         return found
 
     def __str__(self) -> str:
+        return self.to_text()
+
+    def to_text(self, refit: str = "") -> str:
+        """Return all of it as text, with what became of the refit that was written, if any."""
         parts = [wrap(self.headline)]
         if self.rows:
-            alarms = self.alarms.values()
+            alarms = sorted(self.alarms.values(), key=lambda alarm: alarm.row)
             parts += [wrap(f"{alarm.test}: {self.alarm_sentence(alarm)}") for alarm in alarms]
             if self.promise is not None and self.promise.alarm is None:
                 parts.append(wrap(str(self.promise)))
@@ -374,7 +378,8 @@ class MonitorFindings:
             if self.clusters is not None:
                 parts.append(wrap(str(self.clusters)))
             if self.diagnosis is not None:
-                parts.append(wrap(f"{self.which_way} {self.diagnosis.what_a_refit_gives()}"))
+                gains = refit or self.diagnosis.what_a_refit_gives()
+                parts.append(wrap(f"{self.which_way} {gains}"))
             parts.append(windows_table(self.windows))
         if self.hours:
             parts.append(hours_table(self.hours))

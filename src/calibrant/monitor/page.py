@@ -55,7 +55,8 @@ def monitor_page(found: MonitorFindings, refresh: float | None = None) -> str:
         doubt=typeset(found.doubt),
         clusters="" if found.clusters is None else typeset(str(found.clusters)),
         alarms=[
-            (alarm.test, typeset(found.alarm_sentence(alarm))) for alarm in found.alarms.values()
+            (alarm.test, typeset(found.alarm_sentence(alarm)))
+            for alarm in sorted(found.alarms.values(), key=lambda one: one.row)
         ],
         windows=windows,
         gaps=Markup(gap_chart(windows, found.tolerance, row, since)) if windows else "",
@@ -224,8 +225,7 @@ def _frame(windows: Sequence[Window], low: float, high: float, title: str) -> st
         at = px(AREA.left + i * step)
         out += line(at, AREA.top, at, AREA.bottom, "grid")
         out += text(at, AREA.bottom + 17, grouped(windows[i].first), anchor="middle")
-    words = "First row of the window"
-    return out + text(AREA.right, AREA.bottom + 36, words, "strong", "end")
+    return out + text(AREA.right, AREA.bottom + 36, "Row", "strong", "end")
 
 
 def _marks(windows: Sequence[Window], alarm: int | None, since: ChangePoint | None) -> str:

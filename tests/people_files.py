@@ -302,7 +302,7 @@ def json_lines_by_class_sorted_by_score(d: Path) -> Path:
     return lines(d / "a.jsonl", rows)
 
 
-@case(readable=False)
+@case()
 def pipeline_of_hugging_face(d: Path) -> Path:
     rows = []
     for p, y in zip(PROBS.tolist(), LABELS, strict=True):
@@ -311,7 +311,7 @@ def pipeline_of_hugging_face(d: Path) -> Path:
     return lines(d / "a.jsonl", rows)
 
 
-@case(readable=False)
+@case()
 def zero_shot_pipeline(d: Path) -> Path:
     rows = []
     for p, y in zip(PROBS.tolist(), LABELS, strict=True):
@@ -1404,7 +1404,7 @@ def tried(name: str, folder: Path) -> tuple[str, Outcome]:
     if first.line.startswith("(echo "):  # the same file below names of columns
         header = shlex.split(first.line[1:].partition(";")[0])[1]
         path.write_text(f"{header}\n{path.read_text()}")
-        again = read(path, about)
+        again = read(path, about, ReadOptions(format="csv"))
     elif " | " in first.line:  # the same file unpacked
         typed, _, line = first.line.partition(" | ")
         held = path.with_name("unpacked")

@@ -13,7 +13,20 @@ import people_files
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from people_files import CASES, EVENT, LABELS, LOGITS, PROBS, ROWS, K, npz, table, tried
+from people_files import (
+    CASES,
+    CHANCE,
+    EVENT,
+    LABELS,
+    LOGITS,
+    PROBS,
+    ROWS,
+    K,
+    npz,
+    options_of,
+    table,
+    tried,
+)
 from typer.testing import CliRunner
 
 import calibrant as cb
@@ -79,6 +92,22 @@ def test_a_line_that_is_offered_can_be_pasted(name: str, tmp_path: Path) -> None
     if keep is not None:
         outcome = runner.invoke(app, [*shlex.split(keep[1])[1:], "--resamples", "20"])
         assert outcome.exit_code == 0, (keep[1], outcome.output)
+
+
+def test_confidences_in_the_predicted_class_are_not_read_as_those_of_the_event(
+    tmp_path: Path,
+) -> None:
+    said = (CHANCE > 0.5).astype(int)
+    top = np.maximum(CHANCE, 1 - CHANCE)
+    path = table(tmp_path / "a.csv", label=EVENT, pred=said, prob=top)
+    with pytest.raises(PredictionsError, match="no probability is below") as refused:
+        read_predictions(path)
+    line = str(refused.value).partition("; to read it so: ")[2]
+    found = read_predictions(path, options_of(line))
+    np.testing.assert_allclose(found.scores, top)
+    assert ((found.predicted == found.labels) == (said == EVENT)).all()
+    # Who says that it is the probability of the event is heard.
+    assert read_predictions(path, scores="prob", are="prob").n_classes == 2
 
 
 # --- nothing else is found

@@ -28,15 +28,18 @@ from calibrant.files.options import ReadOptions
 from calibrant.files.schema import ONE_SCORE, TOP_ONLY, WEIGHT, ColumnMap
 from calibrant.predictions.binary import labels_of_columns
 from calibrant.predictions.grids import unnamed
+from calibrant.predictions.implausible_scores import FEW
 from calibrant.predictions.names import LISTED, are_words, of_one_hot
-from calibrant.predictions.plausibility import FEW
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rounding import allowed_by_rounding, divided_by_sums
 
 CLUSTER = "cluster"
 DIGITS = re.compile(r"[0-9]{1,18}")
 # What says in words that a row is right, or not.
-YES, NO = ("true", "yes", "correct", "right"), ("false", "no", "incorrect", "wrong")
+YES, NO = (
+    ("true", "yes", "correct", "right", "y", "t"),
+    ("false", "no", "incorrect", "wrong", "n", "f"),
+)
 # Logarithms of probabilities may be off by this, in the sum of their exponentials.
 LOG_TOLERANCE = 1e-3
 

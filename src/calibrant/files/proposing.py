@@ -25,6 +25,7 @@ from calibrant.files.formats.base import OF_THE_NETWORK, RowReader
 from calibrant.files.opening import extension_of, is_folder, open_binary
 from calibrant.files.options import FormatName, ReadFields, ReadOptions, ScoresAre
 from calibrant.files.schema import CORRECT, LABELS, PREDICTED, ends_of
+from calibrant.predictions.implausible_scores import FEW
 from calibrant.predictions.rounding import lost_in_sums
 
 # Rows that are looked at.
@@ -39,14 +40,16 @@ MARKS: dict[FormatName, bytes] = {
 # What people call columns, in the order of how sure the name is.
 TRUE = re.compile(
     r"(true|truth|gts?|gold|targets?|labels?|y|y_?true|y_?test|answer|outcome|obs|observed|actual|"
-    r"reference|ground_?truth|(true|actual|gt|gold|target)_?(labels?|class|id|idx|y)|"
+    r"reference|(true|actual|gt|gold|target|ground_?truth)_?(labels?|class|id|idx|y)|ground_?truth|"
     r"label_?(id|idx|true|index)|given_labels?|(val|test)_(labels?|targets?|y))"
 )
 SAID = re.compile(
-    r"\.?(preds?|predictions?|predicted|pred(icted|iction)?_?(labels?|class(es)?|id|idx|y)|"
+    r"\.?(preds?|predict|predictions?|predicted|pred(icted|iction)?_?(labels?|class(es)?|id|idx|y)|"
     r"y_?(hat|pred)|said|guess|response|argmax|top_?1)"
 )
-RIGHT = re.compile(r"((is_?)?(correct|right|hit|accurate)|hits|acc|accs|accuracies|corrects?)")
+RIGHT = re.compile(
+    r"((is_?)?(correct|right|hit|accurate)|hits|acc|accs|accuracies|corrects?)(,.*)?"
+)
 # One number a row that is a probability or a confidence.
 CHANCE = re.compile(
     r"(.*[_ ])?(p|pd|probs?|proba|probability|scores?|confs?|confidences?|risk|chance|likelihood)"
@@ -240,7 +243,7 @@ def _candidates(seen: Seen) -> Iterator[ReadFields]:
     if wide is not None:
         scores, values = wide
         are = kind_of_rows(values)
-        for labels in _labels(seen, values.shape[1]) if are is not None else ():
+        for labels in _labels(seen, values) if are is not None else ():
             yield _said({"scores": scores, "are": are, **labels}, seen)
         if are is not None:
             yield from _without_some(seen, scores, are, values.shape[1])
@@ -352,11 +355,8 @@ def _one_score(seen: Seen, scores: str, values: NDArray[Any]) -> Iterator[ReadFi
     names = seen.whole
     share = values.min() >= 0 and values.max() <= 100
     percent: ScoresAre | None = "percent" if values.max() > 1 else None
-    right = [
-        name
-        for name in names
-        if RIGHT.fullmatch(name.lower()) and _binary(names[name], {*YES, *NO})
-    ]
+    right = [name for name in names if RIGHT.fullmatch(name.lower())]
+    spelt = all(_binary(names[name], {*YES, *NO}) for name in right)
     said = [name for name in names if SAID.fullmatch(name.lower()) or name in PREDICTED]
     true = [n for n in names if TRUE.fullmatch(n.lower()) or n == LABELS[-1]]
     true = [name for name in true if name not in said]
@@ -364,6 +364,12 @@ def _one_score(seen: Seen, scores: str, values: NDArray[Any]) -> Iterator[ReadFi
         # As pipelines write them: the label that was predicted.
         said = [LABELS[1]]
         true = [name for name in true if name != LABELS[1]]
+    if len(said) + len(true) == 1:  # the one other column of the same classes
+        known = set(np.unique(names[(said + true)[0]]).tolist())
+        other = [n for n, v in names.items() if n not in said + true and {*v.tolist()} <= known]
+        said, true = (said, other) if said else (other, true)
+    if right and not spelt:
+        return
     if share and len(right) == 1:
         own: ReadFields = {"scores": scores, "are": percent or "confidence", "correct": right[0]}
         yield own if said else _said(own, seen)
@@ -372,11 +378,15 @@ def _one_score(seen: Seen, scores: str, values: NDArray[Any]) -> Iterator[ReadFi
         yield {"scores": scores, "are": top, "predicted": said[0], "labels": true[0]}
     else:
         names = {name: values for name, values in names.items() if name not in said}
+        # Of one sign they may be logarithms of the confidence.
+        if not share and not values.min() < 0 < values.max():
+            return
         one: ScoresAre = (percent or "prob") if share else "logit"
         two = {n: v for n, v in names.items() if len(np.unique(v)) == 2 and n != scores}
         two = {name: v for name, v in two.items() if not _decides(values, v)} or two
         events = [n for n in two if n in LABELS] or [n for n in two if TRUE.fullmatch(n.lower())]
-        events = events or list(two)
+        # What is called a confidence is one in the predicted class, as a rule.
+        events = events or ([] if scores.lower().startswith("conf") else list(two))
         if len(events) == 1:
             found: ReadFields = {"scores": scores, "are": one, "labels": events[0]}
             if not _binary(two[events[0]]) and set(np.unique(two[events[0]])) != {-1, 1}:
@@ -384,6 +394,32 @@ def _one_score(seen: Seen, scores: str, values: NDArray[Any]) -> Iterator[ReadFi
             elif re.search(r"[^0-9]0$", scores) and two[events[0]].dtype.kind not in "US":
                 found["positive"] = "0"
             yield _said(found, seen)
+
+
+def _predictions(seen: Seen, scores: NDArray[Any]) -> set[str]:
+    """Return the columns that say in every row which of the scores is the largest.
+
+    True labels may do so too, so that one with a name of these is spared unless another hasn't.
+    """
+    largest = scores.argmax(axis=1)
+    if len(largest) < FEW or not np.ptp(largest):
+        return set()
+
+    def follows(values: NDArray[Any]) -> bool:
+        places = _places(values)
+        pairs = len(np.unique(places * scores.shape[1] + largest))
+        if pairs == len(np.unique(places)) == len(np.unique(largest)):
+            return True
+        return scores.shape[1] == 2 and _decides(scores[:, 1], values)
+
+    found = {name for name, values in seen.whole.items() if follows(values)}
+    true = {name for name in seen.whole if TRUE.fullmatch(name.lower())}
+    return found if true - found else found - true
+
+
+def _places(values: NDArray[Any]) -> NDArray[np.int64]:
+    """Return values as places among the different ones."""
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
 def _decides(scores: NDArray[Any], said: NDArray[Any]) -> bool:
@@ -410,10 +446,13 @@ def _said(options: ReadFields, seen: Seen) -> ReadFields:
     return options
 
 
-def _labels(seen: Seen, classes: int) -> list[ReadFields]:
+def _labels(seen: Seen, scores: NDArray[Any]) -> list[ReadFields]:
     """Return the ways in which the one field that can hold them says the true classes."""
+    classes, said = scores.shape[1], _predictions(seen, scores)
 
     def of(names: Sequence[str]) -> list[str]:
+        names = [name for name in names if name not in said]
+        names = [n for n in names if n in seen.hot or np.ptp(_places(seen.whole[n]))] or names
         usual = [name for name in names if name in LABELS]
         named = [name for name in names if TRUE.fullmatch(name.lower())]
         return usual or named or [name for name in names if not SAID.fullmatch(name.lower())]
@@ -432,6 +471,10 @@ def _labels(seen: Seen, classes: int) -> list[ReadFields]:
     for names in {names for names in seen.names.values() if len(names) == classes} - {plain}:
         own = of([n for n, v in seen.whole.items() if set(map(str, v.tolist())) <= set(names)])
         ways.append((own, {"classes": names}))
+    for name in of([n for n, v in seen.whole.items() if v.dtype.kind in "US"]):
+        numbered = _numbered_words(set(seen.whole[name].tolist()), classes)
+        if numbered and not {*numbered} <= {*seen.numbers}:
+            ways.append(([name], {"classes": numbered}))
     found: list[ReadFields] = []
     for labels, more in ways:
         if len(labels) == 1:
@@ -439,6 +482,18 @@ def _labels(seen: Seen, classes: int) -> list[ReadFields]:
     usual = [each for each in found if each.get("labels") in LABELS]
     named = [each for each in found if TRUE.fullmatch(str(each.get("labels")).lower())]
     return usual or named or found
+
+
+def _numbered_words(words: set[str], classes: int) -> tuple[str, ...]:
+    """Return the names of all classes where some are a word with a number, none where it isn't."""
+    found = [re.fullmatch(r"(.*[^0-9])([0-9]{1,6})", word) for word in words]
+    stems = {match[1] if match else "" for match in found}
+    numbers = {int(match[2]) for match in found if match}
+    first = 0 if 0 in numbers else 1
+    if len(stems) > 1 or "" in stems or (first and classes not in numbers):
+        return ()
+    names = tuple(f"{min(stems)}{number}" for number in range(first, first + classes))
+    return names if words <= {*names} else ()
 
 
 def _named_after_classes(seen: Seen) -> Iterator[ReadFields]:
@@ -459,7 +514,10 @@ def _named_after_classes(seen: Seen) -> Iterator[ReadFields]:
             if plain:
                 share = [c for c in share if c in words or c in seen.single]
             for columns in (share, [c for c in share if c[len(stem) :].removesuffix(end) in words]):
-                are = kind_of_rows(np.stack([seen.numbers[c] for c in columns], axis=1))
+                scores = np.stack([seen.numbers[c] for c in columns], axis=1)
+                are = kind_of_rows(scores)
+                if name in _predictions(seen, scores):
+                    continue
                 sure = are in ("probs", "percent", "log-probs") or (stem and are == "logits")
                 if sure and len(columns) > 1:
                     own = {"classes": tuple(columns)} if plain else {"scores": tuple(columns)}
@@ -467,9 +525,8 @@ def _named_after_classes(seen: Seen) -> Iterator[ReadFields]:
                         name, _said(cast(ReadFields, {**own, "are": are, "labels": name}), seen)
                     )
                     break
-    likely = [n for n in found if TRUE.fullmatch(n.lower())] or [
-        n for n in found if not SAID.fullmatch(n.lower())
-    ]
+    likely = [n for n in found if TRUE.fullmatch(n.lower())]
+    likely = likely or [n for n in found if not SAID.fullmatch(n.lower())] or list(found)
     yield from (found[name] for name in likely)
 
 

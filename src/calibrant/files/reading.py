@@ -43,7 +43,7 @@ from calibrant.files.schema import ONE_SCORE, TOP_ONLY, FileKind, choose
 from calibrant.files.unpacking import below_a_header, through_a_pipe
 from calibrant.predictions.binary import check_one_score
 from calibrant.predictions.names import all_alike
-from calibrant.predictions.plausibility import FEW, Finding, Look
+from calibrant.predictions.plausibility import FEW, Finding, Look, look
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
 from calibrant.predictions.slices import LabelledSlice
@@ -51,7 +51,7 @@ from calibrant.predictions.slices import LabelledSlice
 # Warnings about what all rows of a file look like.
 LOOKS = (LooksLikeProbabilitiesWarning, NoCommonNamesWarning)
 # What it may mean if labels don't go with the scores (`Finding.what`).
-OF_LABELS = ("labels from", "chance", "sorted", "turned round", "other class")
+OF_LABELS = ("labels from", "chance", "sorted", "turned round", "other class", "predictions")
 # Probabilities are written with few digits.
 SAME_PROBABILITY = 0.02
 # Rows that are looked at before all others, and that a proposed command is tried on.
@@ -115,9 +115,7 @@ def judge(
         MisreadError: they can hardly be what they would be taken for.
     """
     for finding in findings:
-        said = finding.keep and all(
-            getattr(options, name) == value for name, value in finding.keep.items()
-        )
+        said = finding.said_by(options)
         if finding.certain and not said:
             keep = command(path or where, otherwise(finding.keep))
             raise MisreadError(
@@ -496,16 +494,18 @@ def propose(where: str, options: ReadOptions, error: PredictionsError | None = N
         error: why not, where that is known.
     """
     if isinstance(error, UnpackedError):
-        partly = PARTLY in str(error) and _reads(where, options, partly=True)
+        partly = PARTLY in str(error) and _reads(where, options, options, partly=True)
         return f"{command(where, options)} --workers 1" if partly else None
     if isinstance(error, HeaderlessError):
         return below_a_header(error)
     if isinstance(error, MisreadError):
         ways = [] if error.fix is None else [[error.fix]]
+        if error.fix is not None and error.fix.are == "confidence":  # of which columns?
+            ways += [[o for o in way if o.are == "confidence"] for way in proposals(where, options)]
     else:
         ways = list(proposals(where, options))
     for tried in ways:
-        found = [each for each in tried if each != options and _reads(where, each)]
+        found = [o for o in tried if o != options and _reads(where, o, options)]
         if found:
             return command(where, found[0]) if len(found) == 1 else None
     with suppress(Exception):
@@ -513,26 +513,28 @@ def propose(where: str, options: ReadOptions, error: PredictionsError | None = N
             where,
             options,
             error,
-            lambda place, own: command(place, own) if _reads(place, own) else propose(place, own),
+            lambda place, own: (
+                command(place, own) if _reads(place, own, options) else propose(place, own)
+            ),
         )
     return None
 
 
-def _reads(where: str, options: ReadOptions, *, partly: bool = False) -> bool:
-    """Return whether a file is read by some options, as far as its first rows tell."""
+def _reads(where: str, options: ReadOptions, typed: ReadOptions, *, partly: bool = False) -> bool:
+    """Return whether a file is read by some options, as far as its first rows tell.
+
+    What was typed may say that rows are what they hardly can be; what is proposed may not.
+    """
     try:
         with heard_warnings(), PredictionFile(where, options) as file:
             if not partly and (file.rows <= ROWS_TRIED or file.map.grid):
-                file.whole()
-            else:
-                for _ in file.batches(
-                    [slice(0, min(file.rows, FIRST_ROWS if partly else ROWS_TRIED))]
-                ):
-                    pass
+                found = look(file.whole())
+                return not any(one.certain and not one.said_by(typed) for one in found)
+            some = slice(0, min(file.rows, FIRST_ROWS if partly else ROWS_TRIED))
+            return bool(list(file.batches([some])))
     # Whatever is wrong with the file was said before.
     except Exception:
         return False
-    return True
 
 
 def check_place(where: str, options: ReadOptions) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import PredictionsError
-from calibrant.files.formats import FORMATS
+from calibrant.files.formats import FORMATS, open_rows
 from calibrant.files.formats.text import HeaderlessError
 from calibrant.files.gate import MOST_DOCUMENT_BYTES, NotUtf8Error
 from calibrant.files.opening import extension_of, is_folder, is_url, open_binary
@@ -76,8 +76,14 @@ def through_a_pipe(
         error: why it isn't.
         line_of: returns the command that reads a file, or None.
     """
-    found = None if is_url(where) or is_folder(where) else _unpacked(where, error)
+    if is_url(where) or is_folder(where):
+        return None
+    found = _unpacked(where, error)
     if found is None:
+        try:  # a table of another name
+            open_rows(where, options.but(format="csv")).held.close()
+        except HeaderlessError as headerless:
+            return below_a_header(headerless)
         return None
     typed, extension, held = found
     names: list[FormatName] = [n for n, form in FORMATS.items() if extension in form.extensions]
@@ -95,6 +101,11 @@ def below_a_header(error: HeaderlessError) -> str | None:
             cells = list(islice(csv.reader(file, delimiter=error.separator), ROWS))
         values = np.array([[float(c.replace(",", ".")) for c in row] for row in cells if row])
         classes = values.shape[1] - 1
+        rest = "calibrant measure - --format csv"
+        events = np.isin(values, (0, 1)).all(axis=0)
+        if classes == 1 and events.sum() == 1 and ((values >= 0) & (values <= 1)).all():
+            above = error.separator.join(np.where(events, "label", "prob"))
+            return f"(echo {shlex.quote(above)}; cat {shlex.quote(error.where)}) | {rest}"
         ends = [k for k in (0, classes) if set(values[:, k].tolist()) <= {*range(classes)}]
         are = kind_of_rows(np.delete(values, ends, axis=1))
         stem = {"probs": "prob", "logits": "logit"}.get(str(are))
@@ -102,6 +113,5 @@ def below_a_header(error: HeaderlessError) -> str | None:
             names = [f"{stem}_{k}" for k in range(classes)]
             names.insert(ends[0], "label")
             above = shlex.quote(error.separator.join(names))
-            rest = "calibrant measure - --format csv"
             return f"(echo {above}; cat {shlex.quote(error.where)}) | {rest}"
     return None

@@ -97,13 +97,25 @@ def numbered(labels: Array, names: ClassNames | None, source: str, key: str = "l
         )
     known = {name: number for number, name in enumerate(names)}
     unknown = np.array([name not in known for name in found.tolist()])
-    if unknown.any():
+    plain = {_plain(name): number for name, number in known.items()}
+    odd = found[unknown].tolist()
+    if odd and len(plain) == len(names) and all(_plain(name) in plain for name in odd):
+        other = names[plain[_plain(odd[0])]]
+        said = f"labels spelt otherwise than the classes, such as '{odd[0]}' for '{other}'"
+        warn_caller(LabelFormWarning(f"{source}: {said}, were read as these"))
+        known |= {name: plain[_plain(name)] for name in odd}
+    elif odd:
         row = int(unknown[place].argmax())
         raise PredictionsError(
             f"{source}: '{key}' holds '{values[row]}' in row {row_number(row)}, which is none of "
             f"the classes {listed(names)}"
         )
     return np.array([known[name] for name in found.tolist()], dtype=np.int64)[place]
+
+
+def _plain(name: str) -> str:
+    """Return a name without what spellings differ in: capitals, and marks between its words."""
+    return re.sub(r"[\W_]+", " ", name.casefold()).strip() or name
 
 
 def as_class_numbers(labels: Array, rows: int, n_classes: int, source: str) -> Array:

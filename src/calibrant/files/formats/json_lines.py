@@ -24,17 +24,53 @@ from calibrant.files.formats.base import (
 from calibrant.files.formats.text import NUMBER, SHOWN_CHARACTERS, TextReader, TextWriter
 from calibrant.files.gate import MOST_DOCUMENT_BYTES, json_entries, load_json, readable
 
+# Keys of lists that name classes, and of those that hold their scores, as pipelines write them.
+OF_NAMES, OF_SCORES = ("labels", "classes", "displayNames"), ("scores", "confidences", "probs")
+
 
 def flat_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a JSON object with the keys of objects within it behind their own: ``prob_cat``."""
+    """Return a JSON object with the keys of objects within it behind their own: ``prob_cat``.
+
+    A list of classes with their scores is such an object, in whatever order they stand.
+    """
     flat: dict[str, Any] = {}
-    for key, value in row.items():
-        if isinstance(value, dict):
+    for key, value in _paired(row).items():
+        held: Any = _by_class(cast(list[Any], value)) if isinstance(value, list) else value
+        if isinstance(held, dict):
             stem = {"logits": "logit", "probs": "prob", "labels": "label"}.get(key, key)
-            flat |= {f"{stem}_{name}": one for name, one in cast(dict[str, Any], value).items()}
+            inner = flat_row(cast(dict[str, Any], held))
+            flat |= {f"{stem}_{name}": one for name, one in inner.items()}
         else:
-            flat[key] = value
+            flat[key] = held
     return flat
+
+
+def _by_class(entries: list[Any]) -> Any:
+    """Return a list of ``{"label": "cat", "score": 0.8}`` as an object, and others as they are."""
+    found: dict[str, Any] = {}
+    for entry in entries if len(entries) > 1 else ():
+        held = list(cast(dict[str, Any], entry).values()) if isinstance(entry, dict) else []
+        text = [one for one in held if isinstance(one, str)]
+        numbers = [one for one in held if isinstance(one, int | float)]
+        if [len(held), len(text), len(numbers)] != [2, 1, 1] or text[0] in found:
+            return entries
+        found[text[0]] = numbers[0]
+    return found or entries
+
+
+def _paired(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an object that lists classes, and their scores apart, with the scores by class."""
+    names = [key for key in OF_NAMES if isinstance(row.get(key), list)]
+    scores = [key for key in OF_SCORES if isinstance(row.get(key), list)]
+    if len(names) != 1 or len(scores) != 1:
+        return row
+    called, numbers = cast(list[Any], row[names[0]]), cast(list[Any], row[scores[0]])
+    if len(called) != len(numbers) or not all(isinstance(name, str) for name in called):
+        return row
+    found = dict(zip(called, numbers, strict=True))
+    if len(found) < max(len(called), 2):
+        return row
+    return {key: value for key, value in row.items() if key != names[0]} | {scores[0]: found}
 
 
 class JsonLinesReader(TextReader):
@@ -114,7 +150,7 @@ class JsonLinesReader(TextReader):
         self, lines: list[tuple[int, str]], names: Sequence[str], words: Collection[str]
     ) -> Columns:
         """Return the fields of some lines."""
-        rows = [self._row(number, line) for number, line in lines]
+        rows = [self._row(number, line, names) for number, line in lines]
         numbers = [number for number, _ in lines]
         found = {
             name: self._column(name, [row[name] for row in rows], numbers, name in words)
@@ -137,10 +173,13 @@ class JsonLinesReader(TextReader):
                     "hold numbers, or the other way round; write one of them"
                 )
 
-    def _row(self, line: int, content: str) -> dict[str, Any]:
+    def _row(self, line: int, content: str, names: Collection[str]) -> dict[str, Any]:
         row = self.flat(line, content)
-        if row.keys() != self._keys:
-            odd = sorted(row.keys() ^ self._keys)[0]
+        # A note that some rows lack holds no score.
+        differ = row.keys() ^ self._keys
+        differ = [k for k in differ if k in names or not _is_note({**self._first, **row}[k])]
+        if differ:
+            odd = sorted(differ)[0]
             raise PredictionsError(
                 f"{self.where}: line {line} has other keys than the first; see '{odd}'"
             )
@@ -148,14 +187,12 @@ class JsonLinesReader(TextReader):
 
     def flat(self, line: int, content: str) -> dict[str, Any]:
         """Return the row that a line holds."""
-        try:
+        with suppress(ValueError, RecursionError):
             row: Any = json.loads(content)
-        except (ValueError, RecursionError):
-            row = None
-        if not isinstance(row, dict):
-            shown = content.strip()[:SHOWN_CHARACTERS]
-            raise PredictionsError(f"{self.where}: line {line} is no JSON object: {shown!r}")
-        return flat_row(cast(dict[str, Any], row))
+            if isinstance(row, dict):
+                return flat_row(cast(dict[str, Any], row))
+        shown = content.strip()[:SHOWN_CHARACTERS]
+        raise PredictionsError(f"{self.where}: line {line} is no JSON object: {shown!r}")
 
     def _column(
         self, name: str, cells: list[Any], numbers: list[int], worded: bool
@@ -235,6 +272,11 @@ def _by_columns(document: dict[str, Any]) -> dict[str, Any]:
     if first and alike and len(inner) > len(first):
         return {name: [row[name] for row in inner] for name in first}
     return document
+
+
+def _is_note(cell: Any) -> bool:
+    """Return whether a cell holds text that is no number, or nothing."""
+    return cell is None or (isinstance(cell, str) and not NUMBER.fullmatch(cell))
 
 
 def _truths(cell: Any) -> set[bool]:

@@ -38,7 +38,11 @@ CELLS_OF_MARKS = 10_000
 NUMBER = re.compile(r"[\s\"]*-?[0-9]+\.?[0-9]*([eE][-+]?[0-9]+)?[\s\"]*")
 EXCEL = re.compile(r"\ufeff?sep=(.)\s*", flags=re.I)
 # A cell that holds a list, as pandas writes those of Python, NumPy and torch.
-LIST = re.compile(r"\s*(?:(?:tensor|array|np\.array)\()?\[+([^\[\]]*)\]+[^\[\]]*", flags=re.S)
+LIST = re.compile(
+    r"\s*(?:(?:tensor|array|np\.array|DenseVector)\()?\[+([^\[\]]*)\]+[^\[\]]*", flags=re.S
+)
+# One without brackets, of numbers with decimals; others may be a date or a place.
+BARE_LIST = re.compile(r"\s*-?[0-9]*\.[0-9][-+.0-9eE]*(?:[ ;|]+-?[0-9][-+.0-9eE]*)+\s*")
 # Cells of CSV that are parsed at once, and rows that become Python numbers at once.
 CELLS_PARSED, ROWS_AT_ONCE = 1 << 19, 4096
 # As much of an offending cell as a message shows.
@@ -69,8 +73,10 @@ class TextReader(RowReader):
         raw = self.held.enter_context(open_binary(self.where))
         mark = raw.read(2)
         raw.seek(0)
-        # As Excel writes "Unicode text".
+        # As Excel writes "Unicode text", and as others do that don't mark it.
         encoding = "utf-16" if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+        if mark.isascii() and mark.count(0) == 1:
+            encoding = "utf-16-le" if mark[1] == 0 else "utf-16-be"
         return self.held.enter_context(io.TextIOWrapper(raw, encoding=encoding))
 
     @abstractmethod
@@ -157,6 +163,9 @@ class CsvReader(TextReader):
             if None not in numbers and not all(name.isdigit() for name in self._header):
                 raise HeaderlessError(self.where, self._separator)
             _, self._first = next(records, (0, list[str]()))
+            if self._header[0] == "#" and len(self._header) == len(self._first) + 1:
+                self._header.pop(0)
+            self._header[0] = re.sub(r"^#\s*(?=.)", "", self._header[0])  # as NumPy writes it
             if self._separator != ",":
                 cells = (cell for _, row in self._records() for cell in row)
                 marks = map(DECIMAL.fullmatch, islice(cells, CELLS_OF_MARKS))
@@ -340,6 +349,7 @@ def _comments(lines: Iterable[str]) -> int:
     for above, line in enumerate(lines):
         if not line.startswith("#"):
             held = any(NUMBER.fullmatch(cell) for cell in re.split(r"[,;\t|]", line))
+            held = held or all(map(NUMBER.fullmatch, line.split()))
             return max(above - int(held), 0)
     return 0
 
@@ -347,11 +357,10 @@ def _comments(lines: Iterable[str]) -> int:
 def _listed(cell: str) -> list[float] | None:
     """Return the numbers of a cell that holds a list of them; None for any other."""
     match = LIST.fullmatch(cell)
-    if match is None:
-        return None
-    words = match[1].replace(",", " ").split()
+    inner = match[1] if match else cell if BARE_LIST.fullmatch(cell) else ""
+    words = re.sub("[,;|]", " ", inner).split()
     try:
-        return [float(word) for word in words] if "_" not in match[1] and words else None
+        return [float(word) for word in words] if "_" not in inner and words else None
     except ValueError:
         return None
 

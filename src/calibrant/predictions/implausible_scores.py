@@ -1,0 +1,180 @@
+"""What scores of classes look like by themselves that are none: a part of the look at rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import FloatArray
+from calibrant.predictions.rounding import lost_in_sums
+from calibrant.predictions.rows import softmax
+
+# Rows that are looked at first, where what holds for all has to hold for some.
+FIRST = 64
+# Fewer rows say nothing about all of them.
+FEW = 20
+# What the constructors warn of themselves.
+PROBABILITIES = "probabilities"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What rows look like that they aren't taken for.
+
+    Attributes:
+        what: a word for it.
+        sentence: what was seen, and what it may mean.
+        fix: options, as `ReadOptions` names them, that read the rows otherwise.
+        keep: options that say that they are what they are taken for.
+        certain: whether they can hardly be what they are taken for.
+    """
+
+    what: str
+    sentence: str
+    fix: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    keep: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    certain: bool = False
+
+    def said_by(self, options: Any) -> bool:
+        """Return whether options say that the rows are what they are taken for."""
+        kept = self.keep.items()
+        return bool(kept) and all(getattr(options, name) == value for name, value in kept)
+
+
+def units(logits: FloatArray) -> Iterator[Finding]:
+    """Yield what rows are in truth that sum to 1, or to 100, or whose exponentials do."""
+    keep = {"are": "logits"}
+    low, high = logits.min(), logits.max()
+    if not np.isfinite([low, high]).all():
+        return
+    if low >= 0 and low < high and high <= 100:
+        for total, are, word in ((1, "probs", "probabilities"), (100, "percent", "percent")):
+            # Rows of a single 1 may be logits of a rule; no row of rounded numbers is as such.
+            whole = total == 1 and bool(np.isin(logits, (0, 1)).all())
+            lost = 1.0002 * (lost_in_sums(logits, total) or 0.0)
+            slack = min(max(lost, 1e-4 * total), 0.1 * total)
+            off = np.abs(logits.sum(axis=1) - total)
+            if high <= total and not whole and (off <= slack).all():
+                yield Finding(
+                    PROBABILITIES if total == 1 and off.max() <= 1e-4 else "units",
+                    f"every row of 'logits' lies in [0, {total}] and sums to {total}, as {word} do",
+                    {"are": are},
+                    keep,
+                    certain=True,
+                )
+                return
+    if low >= 0 and low < high <= 1 and not np.isin(logits, (0, 1)).all():
+        sure = softmax(logits).max()
+        yield Finding(
+            "units",
+            f"every number of 'logits' lies in [0, 1], so that no row says more than {sure:.1%}, "
+            "and rows don't sum to 1: they may be sigmoids, similarities without their scale, or "
+            "shares that lack a class",
+            {},
+            keep,
+        )
+    elif low >= 0:
+        totals = np.exp(-logits).sum(axis=1)
+        if (np.abs(totals - 1) <= 1e-3).all():
+            yield Finding(
+                "units",
+                "the exponentials of every row of 'logits' sum to 1 once their signs are changed, "
+                "so that they are negative log-probabilities; write them with the other sign",
+                {},
+                keep,
+                certain=True,
+            )
+
+
+def softmax_twice(probs: FloatArray) -> Iterator[Finding]:
+    """Yield probabilities whose logarithms, but for a constant a row, are probabilities too.
+
+    Of softmax(p) log q_k = p_k - c, where c follows from the sum of p. Of other rows that are as
+    near to even some p_k are negative, or most are far above 0, where a sure network's lie.
+    """
+    width, first = probs.shape[1], probs[:FIRST]
+    if width < 3 or (first.max(axis=1) > 2.72 * first.min(axis=1)).any() or not probs.all():
+        return
+    logs = np.log(probs)
+    inner = logs + (1 - logs.sum(axis=1, keepdims=True)) / width
+    least = inner.min(axis=1)
+    if least.min() > -1e-3 and np.median(least) < 0.2 / width and inner.max() > 0.9:
+        yield Finding(
+            "softmax twice",
+            "every row is the softmax of probabilities, so that softmax was applied twice; write "
+            f"what it was applied to last, in which row 0 has {inner[0].max():.3g} in place of "
+            f"{probs[0].max():.3g}",
+            {},
+            {"are": "probs"},
+            certain=True,
+        )
+
+
+def derived_column(logits: FloatArray) -> Iterator[Finding]:
+    """Yield a column that is no class: the largest, the sum or the place of the others, a count."""
+    n, width = logits.shape
+    if width < 3 or not _maybe_derived(logits[:FIRST]) or not np.isfinite(logits).all():
+        return
+    if np.unique(logits.max(axis=1)).size < FEW:
+        return
+    ranked = np.partition(logits, width - 2, axis=1)
+    best = ranked[:, -1:]
+    is_best = (logits == best).all(axis=0) & (ranked[:, -2:-1] == best).all()
+    is_sum = _sums_of_others(logits) & (np.ptp(logits, axis=0) > 0)
+    named = [(is_best, "the largest of the others"), (is_sum, "the sum of the others")]
+    whole = np.flatnonzero((logits == np.rint(logits)).all(axis=0) & (np.ptp(logits, axis=0) > 0))
+    places, counts = np.zeros(width, dtype=bool), np.zeros(width, dtype=bool)
+    if len(whole) < width:
+        for column in whole:
+            values = logits[:, column]
+            rest = np.delete(logits, column, axis=1).argmax(axis=1)
+            off = values - rest
+            places[column] = off[0] in (0, 1) and bool((off == off[0]).all())
+            counts[column] = bool((np.diff(values) > 0).all())
+    named += [(places, "the number of the largest of the others"), (counts, "a number of rows")]
+    for found, what in named:
+        if found.any() and not found.all():
+            column = int(found.argmax())
+            yield Finding(
+                "derived column",
+                f"column {column} of the {width} of 'logits' is {what} in each of {n} rows, so that"
+                " it is no class; leave it out",
+                {},
+                {"are": "logits"},
+                certain=True,
+            )
+            return
+
+
+def _maybe_derived(first: FloatArray) -> bool:
+    """Return whether a column of the first rows may be one; of most rows these say that none is."""
+    if not np.isfinite(first).all():
+        return False
+    largest = (first == first.max(axis=1, keepdims=True)).all(axis=0).any()
+    whole = (first == np.rint(first)).all(axis=0).any()
+    return bool(largest or whole or _sums_of_others(first).any())
+
+
+def _sums_of_others(logits: FloatArray) -> NDArray[np.bool_]:
+    """Return which columns are the sums of all others in every row."""
+    total = logits.sum(axis=1, keepdims=True)
+    size = np.abs(logits).sum(axis=1)[:, None]
+    return (np.abs(2 * logits - total) <= 1e-5 * size).all(axis=0)
+
+
+def padding(scores: FloatArray) -> Iterator[Finding]:
+    """Yield rows at the end whose scores are all equal, as rows are that fill up a batch."""
+    if scores.shape[1] < 3 or (scores[-3:] != scores[-3:, :1]).any():
+        return
+    equal = scores.max(axis=1) == scores.min(axis=1)
+    length = int((~equal[::-1]).argmax()) if not equal.all() else 0
+    if length >= 3 and length * 2 < len(scores):
+        yield Finding(
+            "padding",
+            "the last rows have the same score for every class, as rows that only pad a batch; "
+            "leave them out",
+        )

@@ -171,15 +171,17 @@ def largest_entries(rows: Array) -> tuple[Array, Array]:
 
     Of tied entries the first is taken. A row that holds NaN has NaN.
     """
-    if is_numpy(rows) and rows.dtype.itemsize > 2:
+    if is_numpy(rows):
         n, width = rows.shape
-        if 1 < width <= SHORT_ROW and n >= MANY_ROWS:
+        if 1 < width <= SHORT_ROW and n >= MANY_ROWS and rows.dtype.itemsize > 2:
             columns = np.ascontiguousarray(rows.T)
             most = columns.max(axis=0)
             left = np.arange(width, 0, -1, dtype=np.uint8)[:, None]
             index = width - ((columns == most) * left).max(axis=0).astype(np.int64)
             if int(index.max()) < width:  # NaN equals nothing
                 return index, most
+        index = rows.argmax(axis=1)
+        return index, rows[np.arange(n), index]
     index = namespace(rows).argmax(rows, axis=1)
     return index, pick(rows, index)
 

@@ -12,6 +12,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import Field, dataclass, field, fields
+from functools import cache
 from importlib import import_module
 from math import inf
 from typing import Any, ClassVar, Literal, Self
@@ -268,8 +269,7 @@ class Estimator(ABC):
     @classmethod
     def state_names(cls) -> tuple[str, ...]:
         """Return the names of the learnt attributes that a file must hold as arrays."""
-        apart = {field.name for field in fields(Estimator)} | {*cls.part_names}
-        return tuple(f.name for f in fields(cls) if not f.init and f.name not in apart)
+        return _names_of_state(cls)
 
     @classmethod
     def older_state(cls) -> dict[str, NDArray[Any]]:
@@ -373,3 +373,9 @@ def all_state(calibrator: Estimator) -> dict[str, NDArray[Any]]:
     for part, inner in calibrator.parts().items():
         state |= {f"{part}/{name}": array for name, array in all_state(inner).items()}
     return state
+
+
+@cache  # a map that is applied to one row would spend a tenth of its time here
+def _names_of_state(kind: type[Estimator]) -> tuple[str, ...]:
+    apart = {each.name for each in fields(Estimator)} | {*kind.part_names}
+    return tuple(each.name for each in fields(kind) if not each.init and each.name not in apart)

@@ -255,11 +255,11 @@ def test_keeping_the_prediction_is_simpler_than_any_number_of_parameters():
     assert found.chosen == "keeps"
     assert list(found.means) == ["temperature", "keeps", "moves", "best"]
     sentence = found.sentence("nll", "5-fold cross-validation")
-    assert sentence.startswith("chose keeps, nll 5.2000 by 5-fold")
+    assert sentence.startswith("chose keeps, NLL 5.2000 by 5-fold")
     assert "5.0000 of best (difference 0.2000 +- 1.0000)" in sentence
     best = choose(trials(temperature=5.0, other=4.0, best=0.0), 5, "temperature")
     assert "no simpler method is within one" in best.sentence("nll", "")
-    assert "runner-up other 9.0000 (above the lowest by 4.0000 +- 1.0000)" in best.sentence("x", "")
+    assert "runner-up other 9.0000 (above the lowest by 4.0000 +- 1.0000)" in best.sentence("nll", "")
 
 
 def test_the_lowest_needs_half_a_standard_error_over_temperature_scaling():
@@ -320,9 +320,9 @@ def test_averages_what_helps_and_says_why():
     assert calibrator.keeps_prediction is False
     sentence, scores = calibrator.fit_report_.notes[:2]
     assert sentence.startswith(
-        "takes svs 100 %; the weights are from 5-fold cross-validation of the nll"
+        "takes svs; chosen by 5-fold cross-validation, with a held-out NLL of "
     )
-    assert scores.startswith("nll of each, simplest first: temperature")
+    assert scores.startswith("NLL of each, simplest first: temperature")
     # What it gives is that method fitted to all rows.
     alone = make_calibrator("svs").fit(logits, labels)
     np.testing.assert_array_equal(calibrator.predict_proba(logits), alone.predict_proba(logits))
@@ -418,9 +418,9 @@ def test_one_is_taken_if_one_is_asked_for(rule):
     calibrator = fitted(*biased(1500), rule=rule)
     assert calibrator.averaged_ == {"svs": 1.0}
     sentence, scores = calibrator.fit_report_.notes[:2]
-    assert sentence.startswith("chose svs, nll ")
+    assert sentence.startswith("chose svs, NLL ")
     assert "by 5-fold cross-validation" in sentence
-    assert scores.startswith("nll of each, simplest first: temperature")
+    assert scores.startswith("NLL of each, simplest first: temperature")
 
 
 @pytest.fixture(scope="module")
@@ -460,8 +460,8 @@ def test_rounding_errors_move_nothing():
 def test_many_logits_are_tried_in_two_folds(monkeypatch):
     logits, labels = biased(400)
     monkeypatch.setattr(model_selection, "MANY_LOGITS", 1599)
-    assert "from 2-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
-    assert "from 3-fold" in fitted(logits, labels, repeats=1, folds=3).fit_report_.notes[0]
+    assert "by 2-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
+    assert "by 3-fold" in fitted(logits, labels, repeats=1, folds=3).fit_report_.notes[0]
     monkeypatch.setattr(model_selection, "MANY_LOGITS", 1600)
     assert "from 5-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
     with pytest.raises(InputError, match="folds must be at least 2"):
@@ -471,7 +471,7 @@ def test_many_logits_are_tried_in_two_folds(monkeypatch):
 def test_many_rows_are_tried_in_three_folds(monkeypatch):
     logits, labels = biased(400)
     monkeypatch.setattr("calibrant.posthoc.auto.ROWS_FOR_FEWER", 400)
-    assert "from 3-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
+    assert "by 3-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
 
 
 def test_what_can_t_catch_up_is_left_out_and_nothing_is_lost(monkeypatch):

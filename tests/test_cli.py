@@ -294,7 +294,7 @@ def test_fit_averages_methods_and_says_why(run, folder, tmp_path):
     assert all(name == method for name, method in methods.items())
     assert ("Averages " if len(methods) > 1 else "Takes ") in words
     assert all(f"{method} " in words for method in methods)
-    assert "the weights are from" in words
+    assert "-fold cross-validation, with a held-out NLL of " in words
     assert "NLL of each, simplest first" in words
     assert "Left out svs: it may change the predicted class" in words
     assert plain(outcome.out)

@@ -240,9 +240,9 @@ def test_the_first_sentence_says_what_is_still_wrong_and_what_helps():
     )
     first = str(decide([off, worse, honest], LEVEL)).partition(". ")[0]
     assert first.startswith("Use off, but its confidences are still overconfident by 20.0 points")
-    assert "; a mends that, NLL +0.0400 (" in first
+    assert "; a corrects that, NLL +0.0400 (" in first
     assert "can't be told" not in decide([off, honest], LEVEL).why
-    assert "none of these methods mends that" in decide([off], LEVEL).lead
+    assert "none of these methods corrects that" in decide([off], LEVEL).lead
     assert decide([of("fine", nll=0.3, ece=0.05, floor=0.1), worse], LEVEL).caution == ""
 
 

@@ -741,8 +741,8 @@ BAD_HEADERS = [
     ("label,logit_0,logit_2\n", "the column 'logit_1' is missing, though there is a 'logit_2'"),
     ("label,logit_1,logit_2\n", "the column 'logit_0' is missing"),
     ("label,prob_0,prob_1,feature_1\n", "the column 'feature_0' is missing"),
-    ("label,label,prob_0,prob_1\n", "the column 'label' is there twice"),
-    ("label,prob_0,prob_1,prob_1\n", "the column 'prob_1' is there twice"),
+    ("label,label,prob_0,prob_1\n", "the column 'label' occurs twice"),
+    ("label,prob_0,prob_1,prob_1\n", "the column 'prob_1' occurs twice"),
     ("label,prob_0,prob_99999999999999\n", "the column 'prob_1' is missing"),
 ]
 BAD_ROWS = [

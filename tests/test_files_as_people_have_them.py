@@ -70,7 +70,7 @@ def test_a_pattern_finds_numbered_columns_in_the_order_of_their_numbers(
     same(read_predictions(path, scores=listed, are="probs", labels="truth"), scores)
     with pytest.raises(PredictionsError, match=r"say what 'score_\*' holds: --are log"):
         read_predictions(path, scores="score_*", labels="truth")
-    with pytest.raises(PredictionsError, match=r"no column goes by the pattern 'out_"):
+    with pytest.raises(PredictionsError, match=r"no column matches the pattern 'out_"):
         read_predictions(path, scores="out_*", are="probs", labels="truth")
 
 

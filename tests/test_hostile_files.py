@@ -240,9 +240,9 @@ def test_a_member_that_is_there_twice_is_refused(tmp_path):
     two = [("labels.npy", npy_bytes(LABELS)), ("labels.npy", npy_bytes(LABELS[::-1].copy()))]
     with pytest.warns(UserWarning, match="Duplicate name"):
         path = zipped(tmp_path / "a.npz", [("logits.npy", npy_bytes(LOGITS)), *two])
-    with refused(path, r"'labels.npy' is there twice"):
+    with refused(path, r"'labels.npy' occurs twice"):
         read_predictions(path)
-    with refused(path, r"'labels.npy' is there twice"):
+    with refused(path, r"'labels.npy' occurs twice"):
         read_column(path, "labels")
 
 

@@ -109,7 +109,7 @@ def test_log_probabilities_that_are_nearly_alike_take_one_temperature(labelled_l
     logits, labels = labelled_logits(200, 150, seed=4)
     fitted = make_calibrator("dirichlet").fit(1e-6 * logits, labels)  # the search took 2 minutes
     assert fitted.n_parameters == 1
-    assert "differ too little for a matrix" in str(fitted.fit_report_.notes)
+    assert "differ too little to fit a matrix" in str(fitted.fit_report_.notes)
     usual = make_calibrator("dirichlet").fit(0.01 * logits[:, :20], labels % 20)
     assert "differ too little" not in str(usual.fit_report_.notes)
 

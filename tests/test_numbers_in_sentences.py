@@ -132,8 +132,6 @@ def test_weights_are_said_in_percent_and_scores_as_they_are() -> None:
     said = sentence_of_weights(
         {"temperature": 0.38, "svs": 0.62}, trials, "nll", "five", "temperature"
     )
-    assert said.startswith(
-        "averages svs 62 %, temperature 38 %; the weights are from five of the nll: "
-    )
+    assert said.startswith("averages svs 62 %, temperature 38 %; weights by five, ")
     # .62 x .4 + .38 x .6
-    assert said.endswith("the average has at most 0.4760, temperature alone 0.6000")
+    assert said.endswith("held-out NLL of at most 0.4760 (temperature alone: 0.6000)")

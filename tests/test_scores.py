@@ -117,7 +117,7 @@ def test_only_metrics_of_ranks_are_measured_and_others_say_what_to_do():
     ],
 )
 def test_nothing_calls_a_score_a_probability(ask):
-    with pytest.raises(InputError, match="needs a probability, and a score is none"):
+    with pytest.raises(InputError, match="needs a probability, and a score isn't one"):
         ask(FIT)
 
 
@@ -152,7 +152,7 @@ def test_a_calibrator_of_scores_takes_nothing_else_and_others_take_no_scores():
 
 
 def test_scores_that_fall_where_rows_are_right_are_warned_of():
-    with pytest.warns(NotIdentifiedWarning, match="give minus it"):
+    with pytest.warns(NotIdentifiedWarning, match="give its negative"):
         cb.posthoc.PlattScaling().fit_predictions(
             cb.Predictions.from_scores(-FIT.scores, FIT.labels)
         )

@@ -119,7 +119,7 @@ def test_another_calibrator_or_other_files_are_not_mixed_in(
     taken = folder.parent / "taken"
     taken.mkdir()
     (taken / "b.parquet").write_text("mine")
-    with pytest.raises(InputError, match=r"b.parquet: is there already"):
+    with pytest.raises(InputError, match=r"b.parquet: exists already"):
         scaling.apply_predictions(shards, str(taken), engine=ONE)
     assert (taken / "b.parquet").read_text() == "mine"
 

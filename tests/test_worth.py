@@ -237,7 +237,7 @@ def test_a_worth_that_can_not_be_measured_does_not_keep_a_fit_from_being_saved(
     one = cb.Predictions.from_logits(rows.logits, rows.labels, clusters=np.zeros(60, int))
     said, saved = fit(one, "--method", "temperature", "--cluster", "cluster")
     assert said.code == 0
-    assert "What it is worth can't be said: " in said.out
+    assert "The gain can't be measured: " in said.out
     assert saved.fit_report_.worth is None
 
 

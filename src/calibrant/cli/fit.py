@@ -186,11 +186,11 @@ def _with_worth(
         return calibrator, ""
     with source.working("sampling") as how:
         engine = how["engine"]
-    with watching(f"its worth: {calibrator.method}", remaining=True) as watch:
+    with watching(f"the gain of {calibrator.method}", remaining=True) as watch:
         try:
             worth = cross_validated(calibrator, rows, seed=options.seed, engine=engine, watch=watch)
         except InputError as reason:
-            return calibrator, f"What it is worth can't be said: {reason}."
+            return calibrator, f"The gain can't be measured: {reason}."
     said = [worth.headline(), worth.advice(), worth.note and sentence(worth.note)]
     if worth.state == "gain":
         saved = calibrator

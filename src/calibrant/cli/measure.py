@@ -216,8 +216,8 @@ def _of_slice(some: LabelledSlice, draw: DrawOptions) -> Found:
     text = str(found)
     if some.graded:
         text += "\n\n" + wrap(
-            "Outcomes between 0 and 1 are no events, so that no confidence is measured here; the "
-            "accuracy is their mean."
+            "Outcomes between 0 and 1 are neither right nor wrong, so calibration isn't measured; "
+            "the accuracy is their mean."
         )
     return text, {"accuracy_of_all": found.as_dict()}
 

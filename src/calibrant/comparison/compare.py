@@ -62,7 +62,9 @@ COMPARED_ROWS = 100_000
 # Scores of classes in both sets, times methods that are worked on at a time: some 2 GB in all.
 MOST_NUMBERS = 1 << 26
 # Why methods with a number a class don't take part unless they are named.
-POSITIONS = "learns a number a class, and a class here is the position of a choice; name it"
+POSITIONS = (
+    "learns a number for each class, which here is the position of a choice; name it to try it"
+)
 
 
 # Parameters: two sets, what is compared on them, and how `evaluate` draws.

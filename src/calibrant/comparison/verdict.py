@@ -382,8 +382,8 @@ def _caution(chosen: ComparedMethod, found: Sequence[Alternative], score: str) -
     text = f"but its confidences are still {finding(chosen.evaluation)}"
     helper = next((each for each in found if each.reason == "helps"), None)
     if helper is None:
-        return f"{text}; none of these methods mends that, more rows to fit on may"
-    return f"{text}; {helper.name} mends that, {_price(helper.price, chosen.evaluation[score])}"
+        return f"{text}; none of these methods corrects that; more rows to fit on may"
+    return f"{text}; {helper.name} corrects that, {_price(helper.price, chosen.evaluation[score])}"
 
 
 def _price(price: PairedDifference, result: MetricResult) -> str:

@@ -131,7 +131,7 @@ def warn_of_probabilities(logits: Array, source: str) -> None:
         warn_caller(
             LooksLikeProbabilitiesWarning(
                 f"{source}: every row of 'logits' lies in [0, 1] and sums to 1, as probabilities "
-                "do; if they are some, name them 'probs' or pass their logarithm"
+                "do; if they are probabilities, name them 'probs' or pass their logarithm"
             )
         )
 

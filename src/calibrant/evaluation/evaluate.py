@@ -25,12 +25,12 @@ from calibrant.scale.shards import Shards
 __all__ = ["Evaluation", "MetricResult", "evaluate", "evaluate_sample"]
 
 # How intervals of cells are made, which their results say.
-CELLS = "Intervals: resamples drawn from counts of rows in fine cells of confidence."
-CLUSTERS = "Intervals: resamples of whole clusters"
-INDEPENDENT_FLOORS = "Floors: as if outcomes within a cluster were independent."
+CELLS = "Intervals are resampled from counts of rows in narrow ranges of confidence."
+CLUSTERS = "Intervals resample whole clusters"
+INDEPENDENT_FLOORS = "Floors assume that outcomes within a cluster are independent."
 RARE = (
-    f"Fewer than {ENOUGH} rows are wrong, or right: these intervals may be too narrow. Intervals "
-    "of rows in one file allow for errors that can't be excluded."
+    f"Fewer than {ENOUGH} rows are wrong, or right, so these intervals may be too narrow; those of "
+    "a single file allow for that."
 )
 
 

@@ -502,8 +502,8 @@ def _legend(grouped: GroupedEvaluation, head: Sequence[str]) -> str:
     if "floor 95 %" not in head:
         return f"{text} {metric.title} has no floor, so no group is marked."
     text += (
-        " Floor 95 %: perfectly calibrated confidences stay below it in 95 % of cases, "
-        "one group looked at alone; of many calibrated groups one in 20 exceeds it."
+        " Floor 95 %: in one group alone, perfectly calibrated confidences stay below it in 95 % "
+        "of cases; of many calibrated groups, one in 20 exceeds it."
     )
     together = {1: "one group alone", 2: "both groups together"}.get(count)
     together = together or f"all {count} groups together"
@@ -512,7 +512,7 @@ def _legend(grouped: GroupedEvaluation, head: Sequence[str]) -> str:
         return f"{text} With {few} resamples no group can be marked; it takes 19 or more."
     if not grouped.miscalibrated:
         return f"{text} No group shows more than noise, at 5 % for {together}."
-    return f"{text} * more than noise, at 5 % for {together} (Holm's steps, simulated)."
+    return f"{text} * more than noise, at 5 % for {together} (Holm's method, simulated)."
 
 
 def said_and_true(group: Evaluation, metric: Metric) -> tuple[float, float]:

@@ -162,10 +162,10 @@ class Multicalibration(Drawn):
             for each in self.groups
         ]
         notes = (
-            f"Error: the sum of {said[0]} less outcome over the worst range of {said[0]}, divided "
+            f"Error: the sum of {said[0]} minus outcome over the worst range of {said[0]}, divided "
             "by all rows of the group, in points (Kuiper's statistic). Sigma: the error in units "
-            "of its noise. p: chance that any of these groups shows as many sigma if all are "
-            "calibrated, from "
+            "of its noise. p: the probability that, if all groups are calibrated, any of them has "
+            "as many sigma, from "
             f"{counted(self.draws, 'simulated data set')}. * more than noise, at 5 % for all "
             "groups together."
         )

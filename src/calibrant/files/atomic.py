@@ -47,7 +47,7 @@ def replacing(path: StrPath) -> Generator[Path]:
     target = target_of(path)
     # Renaming over a device such as /dev/null would destroy it.
     if target.exists() and not target.is_file():
-        raise InputError(f"{fspath(path)}: is there already and no regular file")
+        raise InputError(f"{fspath(path)}: exists already and is no regular file")
     with temporary_beside(target) as temporary:
         try:
             yield temporary

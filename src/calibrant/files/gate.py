@@ -140,7 +140,7 @@ def check_members(archive: zipfile.ZipFile, source: str) -> None:
     names = archive.namelist()
     if len(names) > len(set(names)):
         twice = next(name for name in names if names.count(name) > 1)
-        raise PredictionsError(f"{source}: '{twice}' is there twice; which one counts?")
+        raise PredictionsError(f"{source}: '{twice}' occurs twice; leave one of them out")
 
 
 @contextmanager

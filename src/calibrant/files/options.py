@@ -176,7 +176,7 @@ class ReadOptions:
     )
     normalise: Normalisation | None = _option(
         "How log-likelihoods of choices are normalised: none, chars, bytes, tokens, or "
-        "unconditional (less those without the question). Default: as the log's own accuracy is.",
+        "unconditional (minus those without the question). Default: as the log's own accuracy is.",
         metavar="WORD",
         log=True,
     )

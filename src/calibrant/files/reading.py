@@ -429,9 +429,9 @@ def read_predictions(
         some = file.file.slice if isinstance(file.file, LogReader) else None
         if some is not None and some.graded:
             raise PredictionsError(
-                f"{where}: its outcomes lie between 0 and 1 and are no events, so that there is no "
-                f"confidence to measure; the accuracy of all its rows: calibrant measure "
-                f"{shlex.quote(where)}"
+                f"{where}: its outcomes lie between 0 and 1, so rows are neither right nor wrong, "
+                "and calibration can't be measured; the accuracy of all its rows: calibrant "
+                f"measure {shlex.quote(where)}"
             )
         rows = file.whole()
     return rows if name is None else replace(rows, source=name)

@@ -297,7 +297,7 @@ class _Choice:
         found = [name for name in self.header if fnmatchcase(name, pattern)]
         if not found:
             raise PredictionsError(
-                f"{self.where}: no column goes by the pattern '{pattern}'; {self.listing}"
+                f"{self.where}: no column matches the pattern '{pattern}'; {self.listing}"
             )
         ends = ends_of(found)
         digits = [end.isdigit() for end in ends]
@@ -497,7 +497,7 @@ class _Choice:
             _check_numbers([number for number, _ in self.numbered[key]], f"{stem}_", self.where)
             return tuple(name for _, name in sorted(self.numbered[key])), None
         if self.single[key] > 1:
-            raise PredictionsError(f"{self.where}: the column '{key}' is there twice")
+            raise PredictionsError(f"{self.where}: the column '{key}' occurs twice")
         return (key,), None
 
     def _in_order(
@@ -574,7 +574,7 @@ def _check_numbers(numbers: list[int], stem: str, where: str) -> None:
             )
     if len(numbers) > len(present):
         twice = next(number for number in numbers if numbers.count(number) > 1)
-        raise PredictionsError(f"{where}: the column '{stem}{twice}' is there twice")
+        raise PredictionsError(f"{where}: the column '{stem}{twice}' occurs twice")
 
 
 def _listing(names: Collection[str]) -> str:

@@ -99,9 +99,9 @@ OF_TESTS = {
 OF_WINDOWS = {
     "confidence": "Mean confidence",
     "accuracy": "Share of right predictions",
-    "gap": "Confidence less accuracy",
-    "gap_low": "Lower end of the 95 % interval of confidence less accuracy",
-    "gap_high": "Upper end of the 95 % interval of confidence less accuracy",
+    "gap": "Confidence minus accuracy",
+    "gap_low": "Lower end of the 95 % interval of confidence minus accuracy",
+    "gap_high": "Upper end of the 95 % interval of confidence minus accuracy",
     "ece": "Expected calibration error",
     "ece_low": "Lower end of the 95 % interval of the ECE",
     "ece_high": "Upper end of the 95 % interval of the ECE",
@@ -109,7 +109,7 @@ OF_WINDOWS = {
     "floor_95": "What the ECE of calibrated confidences stays below in 95 % of cases",
 }
 OF_GROUPS = {
-    "group_gap_ratio": "Confidence less accuracy by group.",
+    "group_gap_ratio": "Confidence minus accuracy by group.",
     "group_off": "Whether a group is wrong by its own evidence, alpha for all groups together.",
 }
 
@@ -139,7 +139,7 @@ def _metrics(monitor: Monitor) -> Iterator[str]:
         what = "Expected accuracy of rows without outcome, if the confidences are calibrated."
         yield from _metric(f"{name}_ratio", what, {"": value})
     if left.read:
-        what = "Lines left out for want of a usable row."
+        what = "Lines left out because they hold no usable row."
         yield from _metric("lines_total", "Lines that were read.", {"": left.read})
         yield from _metric("lines_left_out_total", what, {"": left.lines})
     groups = [(_group(group.group), group) for group in monitor.groups()]

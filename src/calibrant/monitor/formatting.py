@@ -33,7 +33,7 @@ class GroupFound:
         group: its name; rows: how many it has.
         log_e: its own evidence of the level test, in nats.
         off: whether that alone is enough, at alpha for all groups together.
-        gap: confidence less accuracy; gap_low, gap_high: ends of its interval.
+        gap: confidence minus accuracy; gap_low, gap_high: ends of its interval.
         first: number of its first row; last: of its latest.
     """
 
@@ -411,7 +411,7 @@ def windows_table(windows: Sequence[Window]) -> str:
         half = SHOWN_WINDOWS // 2
         lines = [*lines[:half], ["..."] + [""] * (len(head) - 1), *lines[-half:]]
     note = (
-        "In percent. Confidence: its mean; gap: confidence less accuracy, with its 95 % interval. "
+        "In percent. Confidence: its mean; gap: confidence minus accuracy, with its 95 % interval. "
         "Floor 95 %: the ECE of calibrated confidences stays below it in 95 % of cases."
     )
     return f"{format_table(head, lines)}\n\n{wrap(note)}"

@@ -171,7 +171,7 @@ def gap_chart(
     ends = [end for window in windows for end in (window.gap_low, window.gap_high)]
     low, high = min(*ends, -tolerance, 0.0), max(*ends, tolerance, 0.0)
     y = _upright(low, high)
-    out = _frame(windows, low, high, "Confidence less accuracy")
+    out = _frame(windows, low, high, "Confidence minus accuracy")
     if tolerance:
         top = y(tolerance)
         out += rect("floor", AREA.left, top, AREA.right - AREA.left, y(-tolerance) - top)
@@ -180,7 +180,7 @@ def gap_chart(
     out += within("before", _dots(windows, y, "gap"))
     worst = max(windows, key=lambda window: abs(window.gap))
     label = (
-        f"Confidence less accuracy in {len(windows)} windows; the largest is "
+        f"Confidence minus accuracy in {len(windows)} windows; the largest is "
         f"{percent(worst.gap)} points, from row {worst.first} on. The numbers are in the table."
     )
     return picture(WIDTH, HEIGHT, typeset(label), out)

@@ -185,15 +185,14 @@ class PromiseFound:
 
     def __str__(self) -> str:
         if self.share is None:
-            return (
-                f"The promise that {self.promise.in_words}: there is no row yet that it is about."
-            )
+            return f"The promise that {self.promise.in_words}: no row yet falls under it."
         value, low, high = map(percent, self.share)
         seen = f"so far {value} % ({low} to {high}) of {counted(self.rows, 'row')} are"
         if self.alarm is None:
             return (
                 f"Nothing shows that the promise is broken. It is that {self.promise.in_words}; "
-                f"{seen}. Evidence in nats: {self.log_e:.2f} (alarm at {self.bound:.2f})."
+                f"{seen}. Evidence against it (natural logarithm): {self.log_e:.2f} (alarm at "
+                f"{self.bound:.2f})."
             )
         since = self.alarm.since
         return (

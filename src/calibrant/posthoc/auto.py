@@ -187,7 +187,7 @@ class AutoCalibrator(Calibrator):
         chains, left_out = self._chains(fallback)
         if self.candidates == USUAL and predictions.origin and predictions.origin.positions:
             mine = [name for name in chains if model_selection.learns_positions(name)]
-            left_out |= dict.fromkeys(mine, "a class is the position of a choice")
+            left_out |= dict.fromkeys(mine, "a class here is the position of a choice")
             chains = [name for name in chains if name not in mine]
         if self.candidates == USUAL and self.n_classes_ == 2:
             predictions = predictions.as_binary()  # of two classes either may be the event

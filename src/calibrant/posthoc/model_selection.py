@@ -11,6 +11,7 @@ from calibrant.core.arrays import namespace, to_numpy
 from calibrant.core.errors import InputError, NotApplicableError, NotIdentifiedWarning
 from calibrant.core.text import counted
 from calibrant.core.weights import mean, total
+from calibrant.metrics.registry import METRICS
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.fitting.cross_validation import (
     CrossValidation,
@@ -98,7 +99,7 @@ def entrants(
         if any(kind.needs for kind in kinds):
             left_out[name] = "it needs more than logits"
         elif fallback == FALLBACK_OF_SCORES and kinds and not kinds[0].fits_scores:
-            left_out[name] = "it needs a probability, and a score is none"
+            left_out[name] = "it needs a probability, and a score isn't one"
         elif same_prediction and not all(kind.keeps_prediction for kind in kinds):
             left_out[name] = "it may change the predicted class"
         elif name and name not in chains:
@@ -290,12 +291,14 @@ def sentence_of_weights(
     means = {name: trial.mean for name, trial in trials.items()}
     # The score of an average is never above the average of the scores.
     together = sum(weight * means[name] for name, weight in weights.items())
-    verb = "averages" if len(shares) > 1 else "takes"
-    text = f"{verb} {', '.join(shares)}; the weights are from {how} of the {score}: "
+    if len(shares) > 1:
+        text, value = f"averages {', '.join(shares)}; weights", f"at most {together:.4f}"
+    else:
+        text, value = f"takes {largest_first[0]}; chosen", f"{together:.4f}"
+    text += f" by {how}, with a held-out {METRICS[score].title} of {value}"
     if shares == [f"{fallback} 100 %"]:
-        return text + f"{fallback} has {together:.4f}, and no other is likely to do better"
-    gap = f"{together:.4f}" if len(shares) == 1 else f"the average has at most {together:.4f}"
-    return text + f"{gap}, {fallback} alone {means[fallback]:.4f}"
+        return text + ", and no other method is likely to do better"
+    return text + f" ({fallback} alone: {means[fallback]:.4f})"
 
 
 class Choice(NamedTuple):
@@ -320,7 +323,7 @@ class Choice(NamedTuple):
     def sentence(self, score: str, how: str) -> str:
         """Return the choice and its reason."""
         mean = self.means[self.chosen]
-        text = f"chose {self.chosen}, {score} {mean:.4f} by {how}: "
+        text = f"chose {self.chosen}, {METRICS[score].title} {mean:.4f} by {how}: "
         if self.rule == "lowest" and self.chosen == self.best:
             text += "it has the lowest"
         elif self.rule == "lowest":
@@ -349,7 +352,7 @@ class Choice(NamedTuple):
     def all_scores(self, score: str) -> str:
         """Return every candidate's mean loss, simplest first."""
         scores = ", ".join(f"{name} {mean:.4f}" for name, mean in self.means.items())
-        return f"{score} of each, simplest first: {scores}"
+        return f"{METRICS[score].title} of each, simplest first: {scores}"
 
 
 def choose(trials: dict[str, Trial], folds: int, fallback: str, rule: Rule = "simplest") -> Choice:

@@ -110,8 +110,8 @@ def _place_of_scores(predictions: Predictions) -> tuple[float, float]:
         if of_right < of_all:
             warn_caller(
                 NotIdentifiedWarning(
-                    f"{predictions.source}: rows of higher scores are right less often; of a "
-                    "number that is low where the prediction is sure, such as a loss, give minus it"
+                    f"{predictions.source}: rows with higher scores are right less often; if a "
+                    "low number means a sure prediction, as with a loss, give its negative"
                 )
             )
     unit = max(float(spread), farthest / FARTHEST)
@@ -242,7 +242,7 @@ def rows_for(estimator: Estimator, predictions: Predictions) -> Predictions:
     if rows.weights.sum() > MOST_REPEATS * rows.n:
         raise NotApplicableError(
             f"method '{estimator.method}' would repeat {rows.n} rows {rows.weights.sum():.0f} "
-            "times in all; take one that heeds weights"
+            "times in all; take one that uses weights"
         )
     return rows.repeated_together()
 

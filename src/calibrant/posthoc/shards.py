@@ -415,7 +415,7 @@ def _begin(out: str, calibrator: Any, wanted: Wanted, inputs: dict[str, Shard]) 
         there = {name_of(place) for place in entries(out)}
         taken = next((name for name in inputs if name.split("/")[0] in there), None)
         if taken is not None:
-            raise InputError(f"{within(out, taken)}: is there already; choose another folder")
+            raise InputError(f"{within(out, taken)}: exists already; choose another folder")
     noted = known.get("inputs", {})
     same = {name for name, one in found.items() if noted.get(name) == one}
     for name in found.keys() - same:

@@ -114,7 +114,7 @@ class CrossValidated(Drawn):
         first = f"On held-out rows {self.method} {moved}: {self._change(score, self.score)}, "
         first += self._change(ece, "ece")
         if self.after["ece"].at_floor:
-            first += "; what is left may be noise"
+            first += "; the ECE that is left may be noise"
         said = [f"{percent(e.mean_confidence)} %" for e in (self.before, self.after)]
         right = [f"{percent(e.accuracy)} %" for e in (self.before, self.after)]
         second = f"mean confidence goes from {said[0]} to {said[1]}"

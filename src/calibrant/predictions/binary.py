@@ -54,7 +54,7 @@ def two_columns(scores: Array, kind: BinaryKind, source: str) -> Array:
             warn_caller(
                 LooksLikeProbabilitiesWarning(
                     f"{source}: every 'logit' lies in [0, 1], as probabilities do; if they are "
-                    "some, name them 'prob' (kind='prob')"
+                    "probabilities, name them 'prob' (kind='prob')"
                 )
             )
         return xp.stack([xp.zeros_like(wide), wide], axis=1)

@@ -144,7 +144,7 @@ def of_one_hot(labels: NDArray[Any], source: str) -> NDArray[Any]:
         return labels
     if not np.isin(labels, (0, 1)).all() or (labels.sum(axis=1) != 1).any():
         return labels
-    said = "labels are one-hot rows, which were read as the places of their ones"
+    said = "labels are one-hot rows; the place of the 1 was read as the class"
     warn_caller(LabelFormWarning(f"{source}: {said}"))
     return labels.argmax(axis=1)
 

@@ -34,7 +34,7 @@ from calibrant.predictions.temperature import TemperatureFit, fit_temperature
 __all__ = ["NO_PROBABILITY", "SMALLEST_PROBABILITY", "Predictions", "ScoreKind"]
 
 NO_PROBABILITY = (
-    "needs a probability, and a score is none: fit a calibrator to it first (calibrant fit FILE "
+    "needs a probability, and a score isn't one: fit a calibrator to it first (calibrant fit FILE "
     "--are score --out FITTED, then calibrant apply), and take what that gives"
 )
 

@@ -178,7 +178,7 @@ def benefit_chart(decision: CostDecision) -> Chart:
     drawn = picture(WIDTH, HEIGHT, f"Net benefit of {decision.event} over thresholds.", out)
     words = [_benefit_at(decision, i) for i in range(len(at))]
     how = (
-        f"For {decision.event}: hits a row, less false alarms weighted by t / (1 - t). Line: "
+        f"For {decision.event}: hits per row, minus false alarms weighted by t / (1 - t). Line: "
         "acting from a probability of t on; shaded: its interval. Dashed: acting on all rows"
         f"{'; dotted: with the uncalibrated probabilities' * ('gain' in found)}. Zero: on none."
     )

@@ -318,8 +318,8 @@ class NpyWriter(RowWriter):
             stale = beside(self.where, f"{prefix}{key}.npy")
             if is_file(stale):
                 raise InputError(
-                    f"{self.where}: {prefix}{key}.npy lies beside it and would pass for the {key} "
-                    "of these rows; remove it, or choose another name"
+                    f"{self.where}: {prefix}{key}.npy lies beside it and would be read as the "
+                    f"{key} of these rows; remove it, or choose another name"
                 )
         self.files: dict[str, BinaryIO] = {}
         for key in (self.scores, *(key for key in arrays if key != self.scores)):

@@ -45,7 +45,7 @@ PATH_TOLERANCE = 1e-5
 
 # How often the spread of its inputs the largest may be: curvatures differ by the square.
 MOST_DIGITS = 1e4
-ALL_ALIKE = "took one temperature: the rows' numbers differ too little for a matrix"
+ALL_ALIKE = "took one temperature: the rows differ too little to fit a matrix"
 # Pulls on one entry of D that cross-validation tries, in units of one row's likelihood: whole
 # decades first, and then those next to the best of them. From the strongest on the loss may rise
 # before it falls (Dirichlet calibration of a hundred classes), so they aren't tried one by one.

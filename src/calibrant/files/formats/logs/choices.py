@@ -45,7 +45,7 @@ TEXT_OF: dict[Normalisation, str] = {
     "none": "log-likelihoods of the choices as they are",
     "chars": "log-likelihoods of the choices per character",
     "bytes": "log-likelihoods of the choices per byte",
-    "unconditional": "log-likelihoods of the choices less those without the question",
+    "unconditional": "log-likelihoods of the choices minus those without the question",
     "tokens": "log-likelihoods of the choices per token",
 }
 # What a row must have for a normalisation.

@@ -74,7 +74,7 @@ class Helm(LogFormat):
                 more = _of_references(states, 1, calibrated=calibrated)
                 scores = scores if _missed(plain, more) else more
             table.signal = "log-likelihoods of the references" + (
-                " less those without the question" if calibrated else " per token"
+                " minus those without the question" if calibrated else " per token"
             )
             table.positions = True
         else:

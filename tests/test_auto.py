@@ -259,7 +259,9 @@ def test_keeping_the_prediction_is_simpler_than_any_number_of_parameters():
     assert "5.0000 of best (difference 0.2000 +- 1.0000)" in sentence
     best = choose(trials(temperature=5.0, other=4.0, best=0.0), 5, "temperature")
     assert "no simpler method is within one" in best.sentence("nll", "")
-    assert "runner-up other 9.0000 (above the lowest by 4.0000 +- 1.0000)" in best.sentence("nll", "")
+    assert "runner-up other 9.0000 (above the lowest by 4.0000 +- 1.0000)" in best.sentence(
+        "nll", ""
+    )
 
 
 def test_the_lowest_needs_half_a_standard_error_over_temperature_scaling():
@@ -463,7 +465,7 @@ def test_many_logits_are_tried_in_two_folds(monkeypatch):
     assert "by 2-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
     assert "by 3-fold" in fitted(logits, labels, repeats=1, folds=3).fit_report_.notes[0]
     monkeypatch.setattr(model_selection, "MANY_LOGITS", 1600)
-    assert "from 5-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
+    assert "by 5-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
     with pytest.raises(InputError, match="folds must be at least 2"):
         fitted(logits, labels, folds=1)
 

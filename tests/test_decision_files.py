@@ -158,6 +158,22 @@ def test_where_nothing_may_be_answered_nothing_is_saved(tmp_path: Path) -> None:
         save_decision(FOUND[0], tmp_path / "d.json")
 
 
+def test_calibrators_and_decisions_are_inspected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "saved.safetensors"
+    odds = np.log([0.2, 0.8, 0.6, 0.9] * 50)
+    rows = cb.Predictions.from_binary(odds, ["ok", "bad"] * 100, kind="logit", positive="bad")
+    cb.make_calibrator("platt").fit_predictions(rows).save(path)
+    app(["inspect", str(path)], standalone_mode=False)
+    said = capsys.readouterr().out
+    assert "holds the calibrator platt" in " ".join(said.split())
+    assert "classes in order: ok, bad (positive)" in said
+    save_decision(FOUND[0], path)
+    app(["inspect", str(path)], standalone_mode=False)
+    assert FOUND[0].headline()[:30] in capsys.readouterr().out
+
+
 def test_the_command_saves_what_apply_takes(tmp_path: Path) -> None:
     cb.write_predictions(TEST, tmp_path / "test.npz")
     out = tmp_path / "d.safetensors"

@@ -112,6 +112,8 @@ def test_names_that_a_calibrator_was_fitted_with_are_in_the_metadata():
     table = pandas.DataFrame([[2.0, 0.0], [0.0, 1.0], [1.0, 0.5]] * 20, columns=["cat", "dog"])
     calibrator = cb.posthoc.VectorScaling().fit(table, ["cat", "dog", "dog"] * 20)
     assert json.loads(props(calibrator.to_onnx())["class_names"]) == ["cat", "dog"]
+    with pytest.raises(InputError, match="names its classes 'cat', 'dog', in this order"):
+        calibrator.to_onnx(class_names=["dog", "cat"])
 
 
 @pytest.mark.parametrize("level", [0.5, 0.95])

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import calibrant as cb
 from calibrant.cli.app import app
-from calibrant.core.errors import CalibrantError
+from calibrant.core.errors import AppliedTwiceWarning, CalibrantError
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -367,3 +367,14 @@ def test_an_interval_holds_its_confidence_also_where_a_label_is_likelier_wrong(t
     assert sum(row["confidence"] < 0.5 for row in rows) > 100
     assert all(row["low"] <= row["confidence"] <= row["high"] for row in rows)
     assert max(row["high"] - row["low"] for row in rows) < 0.5
+
+
+def test_rows_that_were_calibrated_before_are_warned_of(tmp_path: Path, fitted: Path) -> None:
+    for extension in (".csv", ".npz", ".parquet", ".jsonl"):
+        first, second = tmp_path / f"first{extension}", tmp_path / f"second{extension}"
+        cb.write_predictions(cb.Predictions.from_probs(PROBS, LABELS), tmp_path / f"a{extension}")
+        assert "a second map" not in run(
+            "apply", fitted, tmp_path / f"a{extension}", "--out", first
+        )
+        with pytest.warns(AppliedTwiceWarning, match="a second map makes them wrong"):
+            run("apply", fitted, first, "--out", second)

@@ -98,7 +98,7 @@ def test_no_direction_is_claimed_where_the_interval_of_the_gap_reaches_0():
         assert (state == "overconfident") <= (not reaches)
         assert (state == "no direction") <= reaches
         if state == "no direction":
-            start = "Miscalibrated, with too few rows to say in which direction (ECE "
+            start = "Miscalibrated, although mean confidence and accuracy agree within noise (ECE "
             assert found.headline().startswith(start)
     assert {"overconfident", "no direction"} <= states
 

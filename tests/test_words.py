@@ -118,7 +118,9 @@ def test_the_floor_is_explained_where_there_is_one(run, file):
 def test_groups_say_what_they_are_and_what_the_columns_mean(run, file):
     by_class = run("measure", file, "--by", "class", "--resamples", "20", "--metrics", "ece").out
     assert "3 groups by predicted class" in by_class
-    assert "All but the rows in percent. Interval: of ECE, 95 %. Floor 95 %: in one group" in by_class
+    assert (
+        "All but the rows in percent. Interval: of ECE, 95 %. Floor 95 %: in one group" in by_class
+    )
     by_colour = run("measure", file, "--by", "colour", "--resamples", "20").out
     assert "2 groups by colour" in by_colour
     assert " colour rows confidence accuracy ECE interval floor 95 %" in by_colour

@@ -20,7 +20,7 @@ from calibrant.cli.options import (
 from calibrant.cli.output import check_outputs, emit
 from calibrant.cli.sources import Source, watching
 from calibrant.core.errors import InputError
-from calibrant.core.text import counted, wrap
+from calibrant.core.text import counted, shortened, wrap
 from calibrant.evaluation.formatting import sentence
 from calibrant.files import ReadOptions, read_column, read_predictions
 from calibrant.metrics.registry import METRICS
@@ -169,9 +169,9 @@ def fit(
     calibrator, said, found = _with_prior(calibrator, prior, rows, read)
     calibrator.save(out)
     words, facts = _rows_of(rows)
-    text, document = _fitted(calibrator, calibrator.method, words, out)
-    text = "\n\n".join(each for each in (text, wrap(worth) if worth else "", said) if each)
-    emit(text, document | facts | found, output.json)
+    parts, document = _fitted(calibrator, calibrator.method, words, out)
+    parts[1:1] = [each for each in (wrap(worth) if worth else "", said) if each]
+    emit("\n\n".join(parts), document | facts | found, output.json)
 
 
 def _with_worth(
@@ -272,8 +272,8 @@ def _rows_of(rows: Predictions | Shards) -> tuple[str, dict[str, Any]]:
     return f"{counted(facts['n'], 'row')}{words} of {rows.source}", facts
 
 
-def _fitted(calibrator: Any, method: str, rows: str, out: Path) -> tuple[str, dict[str, Any]]:
-    """Return what is printed about a fitted calibrator, and what is written as JSON.
+def _fitted(calibrator: Any, method: str, rows: str, out: Path) -> tuple[list[str], dict[str, Any]]:
+    """Return the paragraphs that are printed about a fitted calibrator, and its JSON.
 
     Args:
         calibrator: the fitted one; method: what it was asked for as.
@@ -297,13 +297,24 @@ def _fitted(calibrator: Any, method: str, rows: str, out: Path) -> tuple[str, di
         f"{counted(calibrator.n_parameters, 'parameter')}, "
         f"{counted(report.iterations, 'iteration')}; {keeps} the predicted class"
     )
+    if classes := classes_in_order(calibrator):
+        text += f"\n{classes}"
+    paragraphs = [text]
     parts = {name: part.method for name, part in calibrator.parts().items()}
     if parts:
         document["parts"] = parts
     for note in report.notes:
         if not note.partition(":")[0].endswith("Warning"):  # warnings go to stderr
-            text += f"\n\n{wrap(_sentence(note))}"
-    return text, document
+            paragraphs.append(wrap(_sentence(note)))
+    return paragraphs, document
+
+
+def classes_in_order(calibrator: Any) -> str:
+    """Return the names of the classes, the positive one marked; nothing where they have none."""
+    if not calibrator.class_names_:
+        return ""
+    positive = " (positive)" if calibrator.form_ == "binary" else ""
+    return f"classes in order: {shortened(calibrator.class_names_, 10)}{positive}"
 
 
 def _sentence(note: str) -> str:
@@ -328,8 +339,8 @@ def apply(
 ) -> None:
     """Apply a saved calibrator to FILE, which needs no labels, and write its rows back.
 
-    All other columns stay as they are. Predicted and confidence are added, and the columns of a
-    decision.
+    Calibrated probabilities take the place of the scores; all other columns stay. The columns
+    predicted and confidence are added, and those of a decision.
     """
     from calibrant.decision.decision_file import is_decision, load_decision
     from calibrant.posthoc.accuracy_estimate import expected_accuracy

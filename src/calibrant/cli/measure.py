@@ -323,6 +323,7 @@ def inspect(file: File, read: ReadOptions, output: OutputOptions) -> None:
 
 def _saved(file: Path) -> tuple[str, dict[str, Any]] | None:
     """Return what a saved decision or calibrator does; None for any other file."""
+    from calibrant.cli.fit import classes_in_order
     from calibrant.decision.decision_file import is_decision, load_decision
     from calibrant.posthoc.loading import load
     from calibrant.posthoc.state import FORMAT
@@ -345,6 +346,8 @@ def _saved(file: Path) -> tuple[str, dict[str, Any]] | None:
     )
     document: dict[str, Any] = {"file": str(file), "calibrator": what}
     if decision is None:
-        return wrap(f"{file} holds {text}"), document
+        parts = [f"{file} holds {text}", classes_in_order(fitted)]
+        parts.append((fitted.fit_report_.worth or {}).get("finding", ""))
+        return "\n\n".join(wrap(part) for part in parts if part), document
     document |= {"decision": decision.as_dict()}
     return f"{wrap(f'{file} holds a decision, and {text}')}\n\n{decision}", document

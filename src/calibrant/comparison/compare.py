@@ -305,7 +305,10 @@ def _with_the_ranking(
         )
     refusal = ranking.refusal(Facts.of(test))
     if refusal is not None:
-        raise InputError(f"{test.source}: ranking by {rank_by} isn't possible: {refusal}")
+        raise InputError(
+            f"{test.source}: ranking by {rank_by} isn't possible: {refusal}; rank by "
+            "another metric (rank_by=, --rank-by), or measure each file (measure --each)"
+        )
     names = [metric.name for metric in metrics_named(metrics, binary=test.binary)]
     deciding = DECIDING_OF_TOP if test.kind == "toplabel" else DECIDING
     return list(dict.fromkeys([*names, rank_by, *deciding]))

@@ -190,8 +190,8 @@ def check_unmasked(logits: Array, labels: IntArray, source: str) -> None:
 
 # What to do with what was taken for probabilities, in memory or in a file.
 AS_LOGITS = (
-    "; if these are logits, say so: Predictions.from_logits(logits, labels) of arrays; in a file "
-    "name the array 'logits', or give --are logits (are=)"
+    "; if these are logits, say so: kind='logits' (fit, predict_proba), "
+    "Predictions.from_logits(logits, labels) (evaluate), --are logits (files)"
 )
 
 

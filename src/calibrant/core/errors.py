@@ -136,6 +136,10 @@ class RoundedProbabilitiesWarning(CalibrationWarning):
     """Rows of rounded probabilities didn't sum to 1 and were divided by their sums."""
 
 
+class AppliedTwiceWarning(CalibrationWarning):
+    """Rows that a calibrator is applied to look as if one had been applied to them before."""
+
+
 class MisreadWarning(CalibrationWarning):
     """Rows look like what they aren't taken for, such as labels that belong to other rows.
 

@@ -45,7 +45,7 @@ State = (
 )
 WITHOUT_NUMBERS: dict[State, str] = {
     "both ways": "overconfident in some places and underconfident in others",
-    "no direction": "miscalibrated, with too few rows to say in which direction",
+    "no direction": "miscalibrated, although mean confidence and accuracy agree within noise",
     "unknown": "mean confidence and accuracy agree within noise",
     "no probabilities": RANKS,
 }

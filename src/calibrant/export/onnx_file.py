@@ -28,6 +28,7 @@ from calibrant.export.traced import (
 )
 from calibrant.files.atomic import StrPath, replacing
 from calibrant.predictions.binary import as_logits
+from calibrant.predictions.names import listed
 
 DTYPES = ("float32", "float64")
 # What is learnt in a narrower type than float64 and larger than this isn't widened in the file.
@@ -119,13 +120,19 @@ def to_onnx(
 
 def _class_names(calibrator: Exportable, given: Sequence[str] | None) -> list[str]:
     """Return the names of the classes, which are their numbers if nobody named them."""
-    found: Any = getattr(calibrator, "class_names_", None) if given is None else given
+    own: Any = getattr(calibrator, "class_names_", None)
+    found: Any = own if given is None else given
     if found is None:
         found = range(calibrator.n_classes_)
     names = [str(name) for name in found]
     if len(names) != calibrator.n_classes_:
         raise InputError(
             f"class_names must name {calibrator.n_classes_} classes, but there are {len(names)}"
+        )
+    if own is not None and tuple(names) != tuple(own):
+        raise InputError(
+            f"the calibrator names its classes {listed(own)}, in this order; leave out class_names "
+            "(--class-names)"
         )
     return names
 

@@ -92,7 +92,7 @@ class Diagnosis:
         if self.state == "both ways":
             text = f"the confidences {rows} are too high in some places and too low in others"
         elif self.state == "no direction":
-            text = f"the confidences {rows} are wrong, with too few rows to say in which direction"
+            text = f"the confidences {rows} are wrong, although right on average within noise"
         else:
             text = (
                 f"{self.state} by {percent(abs(value))} points (95 % interval {percent(ends[0])} "

@@ -287,7 +287,11 @@ def sentence_of_weights(
 ) -> str:
     """Return in words what is averaged and why."""
     largest_first = sorted(weights, key=lambda name: -weights[name])
-    shares = [f"{name} {100 * weights[name]:.0f} %" for name in largest_first if weights[name] > 0]
+    shares = [
+        f"{name} {share:.0f} %" if (share := 100 * weights[name]) >= 0.5 else f"{name} under 1 %"
+        for name in largest_first
+        if weights[name] > 0
+    ]
     means = {name: trial.mean for name, trial in trials.items()}
     # The score of an average is never above the average of the scores.
     together = sum(weight * means[name] for name, weight in weights.items())

@@ -22,7 +22,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from calibrant.core.arrays import Array
-from calibrant.core.errors import InputError, NotApplicableError, PredictionsError
+from calibrant.core.errors import (
+    AppliedTwiceWarning,
+    InputError,
+    NotApplicableError,
+    PredictionsError,
+    warn_caller,
+)
 from calibrant.core.progress import Watcher
 from calibrant.core.text import counted
 from calibrant.files.atomic import StrPath
@@ -43,7 +49,7 @@ from calibrant.files.opening import (
 )
 from calibrant.files.options import ReadOptions
 from calibrant.files.reading import PredictionFile
-from calibrant.files.rewriting import RowsAgain, scores_key, written_as
+from calibrant.files.rewriting import RowsAgain, plain, scores_key, written_as
 from calibrant.files.schema import TOP_ONLY
 from calibrant.posthoc.applying import row_intervals
 from calibrant.posthoc.needs import rows_of_event
@@ -116,13 +122,34 @@ def write_rows(
             given.append(span)
             given_back: Predictions = calibrator.apply_predictions(before)
             more = _more(calibrator, again, before, given_back, wanted, beside)
-            columns = again.columns(next(kept), given_back, more)
+            stays = next(kept)
+            columns = again.columns(stays, given_back, more)
             if writer is None:
+                _warn_of_second(where, before, stays)
                 writer = held.enter_context(_opened(out, rows, columns, again, given_back))
             writer.write(columns)
             after = given_back
     assert after is not None
     return after
+
+
+def _warn_of_second(where: str, before: Predictions, beside: Columns) -> None:
+    """Warn if what stands beside the scores is what `apply` writes there."""
+    written = "confidence" in beside and {"predicted", "predicted_calibrated"} & {*beside}
+    if not written or before.kind != "probs" or before.n_classes is None:
+        return
+    try:
+        said = plain(beside["confidence"]).astype(np.float64)
+    except ValueError:
+        return
+    if np.allclose(said, said_of_top(before)[0], rtol=0, atol=1e-6):
+        warn_caller(
+            AppliedTwiceWarning(
+                f"{where}: 'predicted' and 'confidence' stand beside the probabilities, as "
+                "calibrant apply writes them; if these are calibrated already, a second map makes "
+                "them wrong"
+            )
+        )
 
 
 def _coming(given: list[slice]) -> Iterable[slice]:

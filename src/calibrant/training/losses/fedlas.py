@@ -556,7 +556,7 @@ class FeDLaS(CalibrationLoss):
         elif rows.features is None:
             raise InputError(
                 "FeDLaS needs features=, the input of the network's last layer; "
-                "calibrant.training.PenultimateFeatures(network) catches it"
+                "calibrant.training.NetworkWithLoss(network, loss) passes it on"
             )
         else:
             linalg: Any = torch.linalg

@@ -158,6 +158,19 @@ def test_where_nothing_may_be_answered_nothing_is_saved(tmp_path: Path) -> None:
         save_decision(FOUND[0], tmp_path / "d.json")
 
 
+def test_where_nothing_may_be_answered_the_command_shows_why_and_ends_with_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cb.write_predictions(TEST.take(np.arange(300)), tmp_path / "few.npz")
+    words = ["decide", "temperature", str(tmp_path / "few.npz"), "--risk", "0.01"]
+    page, out = tmp_path / "page.html", tmp_path / "d.safetensors"
+    with pytest.raises(cb.InputError, match="there is no decision to save"):
+        app([*words, "--out", str(out), "--report", str(page)], standalone_mode=False)
+    assert "No row may be answered at a risk of 1.0 %" in capsys.readouterr().out
+    assert page.is_file()
+    assert not out.exists()
+
+
 def test_calibrators_and_decisions_are_inspected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

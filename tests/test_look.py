@@ -322,7 +322,7 @@ def test_python_warns_once_and_can_be_silenced_by_name(tmp_path: Path) -> None:
 
 
 def test_labels_whose_form_leaves_no_doubt_are_read_with_a_word() -> None:
-    with pytest.warns(LabelFormWarning, match="one-hot rows, which were read as the places"):
+    with pytest.warns(LabelFormWarning, match="one-hot rows; the place of the 1 was read"):
         rows = cb.Predictions.from_probs(PROBS, np.eye(K)[LABELS])
     np.testing.assert_array_equal(rows.labels, LABELS)
     with pytest.warns(LabelFormWarning, match="-1 and 1, which were read as 0 and 1"):

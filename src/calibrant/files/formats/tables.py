@@ -448,8 +448,9 @@ class _TableWriter(RowWriter):
     def begin(self, arrays: Columns) -> None:
         """Write the schema."""
         self.network = {key: arrays[key] for key in OF_THE_NETWORK if key in arrays}
-        scores = arrays.get(self.scores, np.empty(0))
-        self.lists = self.always_lists or (scores.ndim > 1 and scores.shape[1] > MOST_COLUMNS)
+        # A column that stays as it stands in its file has no shape.
+        shape = getattr(arrays.get(self.scores), "shape", ())
+        self.lists = self.always_lists or (len(shape) > 1 and shape[1] > MOST_COLUMNS)
         self.writer = self.opened_writer(self._table(arrays).schema)
 
     always_lists = False

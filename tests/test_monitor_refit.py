@@ -68,7 +68,6 @@ def test_the_refit_is_of_the_scores_however_the_labels_came(run, tmp_path):
         state = f"state-{place}"
         code, out, err = run("monitor", *words, "--state", state, "--refit", "temperature")
         assert code == 3, words
-        words_of_refit = r"Refit on (\d+) rows with logits of 4 classes, by temperature\."
         refit = r"Refit on (\d+) rows with logits of 4 classes, by temperature\."
         found = re.search(refit, " ".join(out.split()))
         assert found is not None

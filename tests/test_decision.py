@@ -94,10 +94,10 @@ def drawn_rows(rows: int, *, weights: Any = None, clusters: Any = None) -> list[
     return found
 
 
-@pytest.mark.parametrize("kind", ["plain", "weighted", "clustered"])
+@pytest.mark.parametrize("kind", ["plain", "weighted", "clustered", "few clusters"])
 def test_means_vary_together_as_on_very_many_resamples(kind: str):
     weights = np.linspace(0.1, 3, 300) if kind == "weighted" else None
-    clusters = np.arange(300) // 10 if kind == "clustered" else None
+    clusters = {"clustered": np.arange(300) // 10, "few clusters": np.arange(300) // 50}.get(kind)
     names, samples = ["nll", "accuracy"], drawn_rows(300, weights=weights, clusters=clusters)
     measured = [evaluate(each, metrics=names, resamples=4000) for each in samples]
     losses = [losses_of(each, [METRICS[name] for name in names]) for each in samples]

@@ -222,6 +222,8 @@ def test_a_comparison_of_files_is_that_of_their_rows(
     broken = cb.Shards([*(shard.where for shard in shards), str(bad)])
     with pytest.warns(cb.CalibrationWarning, match=r"left out: .*z\.npz"):
         cb.compare(["none"], fit=fit, test=broken, resamples=2, engine=ONE, skip_broken=True)
+    by = cb.evaluate_by(broken, "predicted", resamples=2, engine=ONE, skip_broken=True)
+    assert "1 file couldn't be read:" in str(by).split("z.npz")[0]
     monkeypatch.setattr("calibrant.comparison.compare.COMPARED_ROWS", 99)
     few = cb.compare(["none"], fit=fit, test=shards, resamples=2, engine=ONE)
     assert few.test_rows == 99

@@ -10,7 +10,12 @@ import pytest
 from calibrant.core.errors import InputError, UnknownMethodError
 from calibrant.evaluation.bootstrap import bootstrap, floor
 from calibrant.evaluation.evaluate import evaluate
-from calibrant.evaluation.uncertainty import interval, paired_difference
+from calibrant.evaluation.uncertainty import (
+    MeanResidual,
+    PairedDifference,
+    interval,
+    paired_difference,
+)
 from calibrant.metrics.binned import expected_calibration_error
 from calibrant.metrics.registry import metrics_named
 from calibrant.metrics.shrinkage import ShrunkGaps
@@ -218,6 +223,21 @@ def test_paired_difference():
     np.testing.assert_allclose([back.low, back.high], [-found.high, -found.low], atol=1e-12)
     same = paired_difference(common, common, (0.2, 0.2))
     assert (same.value, same.low, same.high) == (0, 0, 0)
+
+
+def test_a_difference_without_scatter_is_certain():
+    same, other = (PairedDifference.normal(value, 0.0, 0.95) for value in (0.0, 0.1))
+    assert (same.p_value, same.low, same.high) == (1, 0, 0)
+    assert (other.p_value, other.low, other.high) == (0, 0.1, 0.1)
+
+
+def test_few_clusters_of_one_size_are_as_many_numbers():
+    rng = np.random.default_rng(7)
+    residual = rng.normal(size=(3, 4)) + rng.normal(size=(3, 1))
+    ones, blocks = np.ones(12), np.stack([residual.sum(axis=1), np.full(3, 4.0)])
+    found = MeanResidual.of_cells(residual.ravel(), ones, ones, blocks)
+    means = residual.mean(axis=1)
+    np.testing.assert_allclose(found[:2], [means.mean(), means.var(ddof=1) / 3])
 
 
 def test_paired_intervals_cover():

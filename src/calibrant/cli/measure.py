@@ -27,8 +27,8 @@ from calibrant.files import ReadOptions, read_predictions
 from calibrant.files.formats.logs.reader import NothingToMeasureError
 from calibrant.files.opening import RUN_FILES, is_run
 from calibrant.files.reading import read_with_slice
+from calibrant.predictions.origin import LabelledSlice
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.slices import LabelledSlice
 
 if TYPE_CHECKING:
     from calibrant.evaluation.groups import GroupedEvaluation

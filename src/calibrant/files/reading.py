@@ -43,10 +43,10 @@ from calibrant.files.schema import ONE_SCORE, TOP_ONLY, FileKind, choose
 from calibrant.files.unpacking import below_a_header, through_a_pipe
 from calibrant.predictions.binary import check_one_score
 from calibrant.predictions.names import all_alike
+from calibrant.predictions.origin import LabelledSlice
 from calibrant.predictions.plausibility import FEW, Finding, Look, look
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
-from calibrant.predictions.slices import LabelledSlice
 
 # Warnings about what all rows of a file look like.
 LOOKS = (LooksLikeProbabilitiesWarning, NoCommonNamesWarning)

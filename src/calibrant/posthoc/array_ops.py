@@ -98,7 +98,7 @@ def below_top(xp: Any, rows: Array) -> Array:
 
 def softmax_of_gaps(xp: Any, gaps: Array) -> Array:
     """Return the softmax of (n, K) rows of one's own whose largest entries are 0 or near it."""
-    if hasattr(xp, "softmax"):  # torch's, and ONNX's: one pass instead of four
+    if xp is not xnp and hasattr(xp, "softmax"):  # torch's, and ONNX's: one pass instead of four
         return xp.softmax(gaps, 1)
     weights = exp_of(xp, gaps)
     return over(xp, weights, sums(xp, weights)[:, None])

@@ -1,4 +1,4 @@
-"""Where predictions came from, if a tool wrote them: what it was, and which rows were left out."""
+"""What a tool's log holds beside predictions: which tool, rows left out, rows without outcomes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import FloatArray
 from calibrant.core.text import counted
 
 
@@ -114,3 +117,26 @@ class Origin:
             share = f" (accuracy {some.correct / some.known:.1%})" if some.known else ""
             lines.append(f"Left out {counted(some.rows, 'row')}{share}: {reason}.")
         return " ".join([*lines, *self.notes])
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledSlice:
+    """All rows of a judge's log, of which some have an outcome.
+
+    Attributes:
+        score: (N,) of every row.
+        outcome: (N,) in [0, 1], NaN where it isn't known.
+        clusters: (N,) names of what rows belong to, or None.
+        inclusion: (N,) probability of having been drawn into the slice, or None.
+    """
+
+    score: FloatArray
+    outcome: FloatArray
+    clusters: NDArray[Any] | None = None
+    inclusion: FloatArray | None = None
+
+    @property
+    def graded(self) -> bool:
+        """Whether an outcome is neither 0 nor 1, so that it is no event."""
+        known = self.outcome[self.outcome == self.outcome]
+        return bool(((known != 0) & (known != 1)).any())

@@ -21,8 +21,7 @@ from calibrant.files.formats.logs.base import LogFile, LogFormat, columns_of
 from calibrant.files.gate import readable
 from calibrant.files.opening import changed_at, extension_of, is_file, is_folder, is_url
 from calibrant.files.options import ReadOptions
-from calibrant.predictions.origin import Origin
-from calibrant.predictions.slices import LabelledSlice
+from calibrant.predictions.origin import LabelledSlice, Origin
 
 # What logs end in; files with other endings are looked at only where they are named themselves.
 LOG_EXTENSIONS = (".jsonl", ".json", ".eval", ".parquet", ".gz")

@@ -342,6 +342,8 @@ def _scores(seen: Seen) -> tuple[str | tuple[str, ...], NDArray[Any]] | None:
     """Return the one field that can hold the scores of several classes."""
     if len(seen.wide) == 1:
         return seen.wide[0]
+    if {"logits", "probs"} <= {name for name, _ in seen.wide}:
+        return None  # who names both says which
     shares = [each for each in seen.wide if kind_of_rows(each[1]) in ("probs", "percent")]
     named = [e for e in seen.wide if isinstance(e[0], str) and SCORES.fullmatch(e[0].lower())]
     for found in (shares, named):

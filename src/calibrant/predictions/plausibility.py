@@ -277,6 +277,14 @@ def _agreement(said: IntArray, labels: IntArray, seen: _Seen) -> Iterator[Findin
     yield from _of_predictions(seen.confidence, right)
     agree = int(right.sum())
     if deviation == 0 or (agree - mean) / deviation >= USUAL:
+        far = float(seen.confidence.sum()) - agree > FAR * n
+        turned = _matched(said, labels) if far else None
+        if turned is not None and turned - agree / n > FAR:
+            yield Finding(
+                "chance",
+                f"accuracy is {agree / n:.1%}, and with some columns in another order it would be "
+                f"{turned:.1%}: they may belong to other classes",
+            )
         return
     shown = f"accuracy is {agree / n:.1%}, where chance gives {mean / n:.1%}"
     tried: list[str] = []

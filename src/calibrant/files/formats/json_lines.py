@@ -25,7 +25,7 @@ from calibrant.files.formats.text import NUMBER, SHOWN_CHARACTERS, TextReader, T
 from calibrant.files.gate import MOST_DOCUMENT_BYTES, json_entries, load_json, readable
 
 # Keys of lists that name classes, and of those that hold their scores, as pipelines write them.
-OF_NAMES, OF_SCORES = ("labels", "classes", "displayNames"), ("scores", "confidences", "probs")
+OF_NAMES, OF_SCORES = ("labels", "classes", "displayNames"), ("scores", "confidences")
 
 
 def flat_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,8 +34,11 @@ def flat_row(row: Mapping[str, Any]) -> dict[str, Any]:
     A list of classes with their scores is such an object, in whatever order they stand.
     """
     flat: dict[str, Any] = {}
-    for key, value in _paired(row).items():
-        held: Any = _by_class(cast(list[Any], value)) if isinstance(value, list) else value
+    paired = row if row.keys().isdisjoint(OF_SCORES) else _paired(row)
+    for key, value in paired.items():
+        held: Any = value
+        if isinstance(held, list) and held and isinstance(held[0], dict):
+            held = _by_class(cast(list[Any], held))
         if isinstance(held, dict):
             stem = {"logits": "logit", "probs": "prob", "labels": "label"}.get(key, key)
             inner = flat_row(cast(dict[str, Any], held))

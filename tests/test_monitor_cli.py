@@ -395,6 +395,10 @@ def test_groups_by_a_column_a_key_or_the_predicted_class(run, tmp_path):
         groups = json.loads(ended.out)["details"]["groups"]
         assert [group["group"] for group in groups if group["off"]] == [bad]
     page = run("rows.npz", "--by", "site", "--report", "page.html")
+    head = "group  rows  first to latest"
+    table = page.out[page.out.index(head) :].split("\n\n")[0].splitlines()[2:]
+    assert sorted(row.split()[0] for row in table) == sorted(set(site.tolist()))
+    assert sum(int(row.split()[1]) for row in table) == len(site)
     assert "Wrong by their own evidence, at 5 % for all groups together: <w>." in page.out
     text = (tmp_path / "page.html").read_text()
     assert "&lt;w&gt;" in text

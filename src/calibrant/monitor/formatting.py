@@ -383,6 +383,8 @@ class MonitorFindings:
             parts.append(windows_table(self.windows))
         if self.hours:
             parts.append(hours_table(self.hours))
+        if self.groups:
+            parts.append(groups_table(self.groups))
         off = [group.group for group in self.groups if group.off]
         if off:
             together = f"at {100 * self.alpha:g} % for all groups together"
@@ -424,6 +426,27 @@ def hours_table(hours: Sequence[tuple[str, Window]]) -> str:
     return format_table(
         head, [[hour, str(found.rows), *window_cells(found)[:4]] for hour, found in shown]
     )
+
+
+def groups_table(groups: Sequence[GroupFound]) -> str:
+    """Return the groups as a table; of many those with the most evidence, in their order."""
+    most = sorted(groups, key=lambda group: group.log_e)[-SHOWN_WINDOWS:]
+    head = ["group", "rows", "first to latest", "gap", "interval", "evidence, nats"]
+    lines = [
+        [
+            " ".join(group.group.split())[:40],
+            str(group.rows),
+            f"{group.first} to {group.last}",
+            percent(group.gap),
+            ends(group.gap_low, group.gap_high),
+            f"{group.log_e:.1f}",
+        ]
+        for group in groups
+        if group in most
+    ]
+    left = len(groups) - len(lines)
+    more = f"\n\n{counted(left, 'group')} with less evidence left out." if left else ""
+    return f"{format_table(head, lines)}{more}"
 
 
 def window_cells(window: Window) -> list[str]:

@@ -1,4 +1,4 @@
-"""Calibrant makes the confidence of a classifier honest: measure, recalibrate, compare, deploy.
+"""Calibrant calibrates the confidence of classifiers: measure, recalibrate, compare, deploy.
 
     import calibrant as cb
 

@@ -1,7 +1,7 @@
 """Predictions whose truth is known, to test calibrators and metrics on.
 
 Real data have labels, never probabilities, so a measured calibration error is always an estimate.
-Here labels are drawn from probabilities that are kept: each row's honest distribution over the
+Here labels are drawn from probabilities that are kept: each row's calibrated distribution over the
 classes, the temperature that undoes what was done to it, and with them the calibration error that
 infinitely many labels would show.
 
@@ -49,8 +49,8 @@ class KnownTruth:
     Attributes:
         predictions: what the classifier says, with labels drawn from the truth.
         correct_probability: (N,) the probability that the reported predicted label is right.
-        temperatures: (N,) what the reported logits must be divided by to be honest; None for the
-            top-label form.
+        temperatures: (N,) what the reported logits must be divided by to be calibrated; None for
+            the top-label form.
         curve: P(correct | c) as a function of the reported confidence c, where it is one.
 
     Examples:
@@ -69,7 +69,7 @@ class KnownTruth:
 
     @property
     def temperature(self) -> float:
-        """The one temperature that makes all rows honest, or NaN if it takes more than one."""
+        """The one temperature that makes all rows calibrated, or NaN if it takes more than one."""
         if self.temperatures is None or np.ptp(self.temperatures) > 0:
             return float("nan")
         return float(self.temperatures[0])
@@ -156,7 +156,7 @@ class KnownTruth:
 
 
 def tempered(n: int, n_classes: int, temperature: float = 2.0, seed: int = 0) -> KnownTruth:
-    """Return rows whose honest logits were multiplied by one temperature, so that it is the truth.
+    """Return rows of calibrated logits times one temperature, which is the truth.
 
     Above 1 all rows are overconfident, below 1 all are underconfident. Margins depend on the
     class, and eight directions in which classes resemble each other run through all rows.
@@ -187,9 +187,9 @@ def margin_tempered(
     """Return rows that are the more overconfident, the closer their two best classes are.
 
     The temperature falls from `near` at margin 0 to `far` at large ones, T = far + (near - far)
-    exp(-m / 2) with m the margin of the honest logits. The reported margin T m rises with m, so a
-    method that gives each margin its own temperature can put everything right, and one temperature
-    can't.
+    exp(-m / 2) with m the margin of the calibrated logits. The reported margin T m rises with m, so
+    a method that gives each margin its own temperature can put everything right, and one
+    temperature can't.
 
     Args:
         n: N. n_classes: K. near, far: see above, 1 <= far <= near <= 8 far. seed: of the rows.

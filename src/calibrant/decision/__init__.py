@@ -1,4 +1,4 @@
-"""What is done with honest confidences: answers, costs and sets, with their promises."""
+"""What is done with calibrated confidences: answers, costs and sets, with their promises."""
 
 from calibrant.core.lazy import public_face
 

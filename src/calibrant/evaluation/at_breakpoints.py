@@ -1,4 +1,4 @@
-"""Residual curves of many resamples, or of many honest outcomes, known at breakpoints only.
+"""Residual curves of many resamples, or of many calibrated outcomes, known at breakpoints only.
 
 Sums over the stretches between breakpoints are products of small matrices, which hold the residuals
 of neighbouring rows, with how often each of them was drawn, a resample a column; no running sums of

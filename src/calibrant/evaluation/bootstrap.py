@@ -1,14 +1,14 @@
-"""Resamples and honest data sets of rows in memory: drawn in batches, by a seed, once.
+"""Resamples and calibrated data sets of rows in memory: drawn in batches, by a seed, once.
 
 Batches and their random numbers depend on the number of rows and on the seed alone, so that results
 don't depend on the number of threads, and resamples of several calibrators on one test set are
 paired. What intervals and floors are made of them, `calibrant.evaluation.uncertainty` says.
 
-Honest outcomes, drawn not row by row but as numbers of right rows.
+Calibrated outcomes, drawn not row by row but as numbers of right rows.
 
-If the confidences are honest, how many rows of a stretch are right is a sum of independent outcomes
-with known chances. Its distribution is computed exactly, a row at a time, and drawn from. So
-nothing is approximated, and ten thousand rows take a few hundred random numbers.
+If the confidences are calibrated, how many rows of a stretch are right is a sum of independent
+outcomes with known chances. Its distribution is computed exactly, a row at a time, and drawn from.
+So nothing is approximated, and ten thousand rows take a few hundred random numbers.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ summed which of them. And all draws are from the cells of all rows and the seed.
 
 A resample of N rows draws, for each cell and outcome, how many of its rows it holds: one draw from
 a multinomial distribution, the very one that drawing rows would have. So nothing is approximated
-but where in its cell a row lies, and the cost doesn't grow with the rows. Honest outcomes are
+but where in its cell a row lies, and the cost doesn't grow with the rows. Calibrated outcomes are
 binomial in each cell. Rows with weights carry them: those of a cell are drawn apart by the power of
 two of their weight, and what lies between is drawn from a normal law with the variance that it has.
 Errors that add up gaps scatter around gaps drawn towards 0, as those of single rows do.
@@ -213,7 +213,7 @@ class CellSample(Sample):
 
     @property
     def correlation(self) -> float:
-        """0: honest outcomes of rows in cells are drawn as if they were independent."""
+        """0: calibrated outcomes of rows in cells are drawn as if they were independent."""
         return 0.0
 
     @property

@@ -67,7 +67,7 @@ def evaluate(
             whole clusters.
         metrics: names of metrics, or ``"all"``; the seven of `CORE_METRICS` for None, and of binary
             predictions also those of the positive class.
-        resamples: bootstrap resamples, and simulated honest data sets; None for 1 000, or fewer
+        resamples: bootstrap resamples, and simulated calibrated data sets; None for 1 000, or fewer
             for more than 100 000 rows in memory, but at least 100.
         level: nominal coverage of the intervals, in (0, 1).
         seed: the same seed gives the same intervals, and pairs them over calibrators.

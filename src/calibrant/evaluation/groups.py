@@ -1,13 +1,14 @@
 """Measure within groups of rows: classes, quantiles of the margin, or whatever a column says.
 
-A classifier may be honest on the whole and wrong on every part of it: overconfident on one class,
-underconfident on another. Each group is measured on its own rows, with its own interval and floor.
+A classifier may be calibrated on the whole and wrong on every part of it: overconfident on one
+class, underconfident on another. Each group is measured on its own rows, with its own interval and
+floor.
 
 Which of many groups show more than noise, if one allows for their number (`Family`)? A group's
-p-value, counted over R simulated honest data sets, is at least 1 / (R + 1), and corrected for G
+p-value, counted over R simulated calibrated data sets, is at least 1 / (R + 1), and corrected for G
 groups one by one at least G / (R + 1): with more than 50 groups, a thousand data sets could never
 mark any of them at 5 %. Instead all groups are simulated together, and each is held against the
-*largest* value that any group shows in a data set in which all are honest (Westfall and Young's
+*largest* value that any group shows in a data set in which all are calibrated (Westfall and Young's
 step-down maxima; Holm's steps, with the joint distribution instead of its bound). That takes no
 more data sets for a thousand groups than for one, and no formula for a tail.
 
@@ -16,7 +17,7 @@ anything: `evidence` does that by the exponent of Bennett's inequality. What tha
 power, but makes no false alarms, since the simulated groups are put on the same scale.
 
 Measured with 1 000 simulated data sets (`calibrant study run many-groups`): of
-honest worlds of 10, 100 and 1 000 groups of 20 to 200 rows .053, .056 and .047 raised an alarm
+calibrated worlds of 10, 100 and 1 000 groups of 20 to 200 rows .053, .056 and .047 raised an alarm
 (standard error .005 each), for a nominal .05. Of groups that were 15 points too sure, 79, 64 and
 53 % were found; counting and Holm's bound found 79, 0 and 0 %.
 
@@ -92,9 +93,9 @@ class GroupedEvaluation(Drawn):
         metric: name of the metric that leads: the first that was asked for.
         groups: evaluation of each group, by name.
         skipped: group name to the reason why it was not measured.
-        p_adjusted: group name to the chance that any honest group would stand out as much, all
+        p_adjusted: group name to the chance that any calibrated group would stand out as much, all
             groups considered (see `Family`). Empty for groups by true label, where
-            honest confidences have no floor (a model doesn't know the label), and for a leading
+            calibrated confidences have no floor (a model doesn't know the label), and for a leading
             metric without one.
         least_p: the least that an adjusted p-value can be: 1 / (1 + simulated data sets).
         shards: of many files how many were read; None for rows in memory.
@@ -214,8 +215,8 @@ def evaluate_by(
         metrics: as `evaluate` takes them, the first one leads; None for `GROUP_METRICS`.
         quantiles: number of groups by margin or confidence.
         min_rows: smaller groups are left out.
-        resamples: bootstrap resamples in each group, and simulated honest data sets; None for as
-            many as `evaluate` takes.
+        resamples: bootstrap resamples in each group, and simulated calibrated data sets; None for
+            as many as `evaluate` takes.
         level: nominal coverage of the intervals.
         seed: of the resamples.
         engine, skip_broken: as `evaluate` takes them.
@@ -366,7 +367,7 @@ def evaluate_labels(
 def evidence(
     values: FloatArray | float, expected: float, rows: float, variance: float
 ) -> NDArray[np.float64]:
-    """Return how much values of a metric speak against honesty, on a scale for all groups.
+    """Return how much values of a metric speak against calibration, on a scale for all groups.
 
     N v h(x / v) with x the excess over `expected`, v the mean of c (1 - c) and h(u) = (1 + u)
     log(1 + u) - u: about minus the logarithm of the chance of such an excess, for metrics in which
@@ -375,7 +376,7 @@ def evidence(
 
     Args:
         values: of the metric, any shape.
-        expected: what honest confidences show on average; not from `values` themselves.
+        expected: what calibrated confidences show on average; not from `values` themselves.
         rows: N, of the group.
         variance: v.
 
@@ -392,7 +393,7 @@ def evidence(
 def step_down(observed: FloatArray, honest: FloatArray) -> FloatArray:
     """Return p-values adjusted for looking at all groups.
 
-    The chance that any honest group has an adjusted p-value of alpha or less is at most alpha,
+    The chance that any calibrated group has an adjusted p-value of alpha or less is at most alpha,
     however the groups' values are distributed, if the data sets were drawn as the data were.
 
     Args:
@@ -409,10 +410,10 @@ def step_down(observed: FloatArray, honest: FloatArray) -> FloatArray:
 
 
 class Family:
-    """Groups of rows, to be told from honest ones all together; one metric for all of them.
+    """Groups of rows, to be told from calibrated ones all together; one metric for all of them.
 
     Args:
-        seed: of the honest data sets that are simulated.
+        seed: of the calibrated data sets that are simulated.
     """
 
     def __init__(self, seed: int) -> None:
@@ -428,7 +429,7 @@ class Family:
             name: of the group.
             result: of the metric on it; its floor was simulated apart from what is drawn here.
             sample: the group's rows.
-            draws: honest data sets to simulate; metrics of whole rows may take fewer.
+            draws: calibrated data sets to simulate; metrics of whole rows may take fewer.
         """
         metric, floor = result.metric, result.floor
         if floor is None:

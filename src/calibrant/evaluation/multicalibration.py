@@ -7,14 +7,14 @@ confidence; its error is the range of their residual curve, the largest minus th
 
 which is the largest gap of any stretch of confidences, over all of the group's weight (Kuiper's
 statistic; ECCE of Arrieta-Ibarra et al.). MCGrad's metric has it in units of its spread under
-honesty, sigma^2 = sum w^2 c (1 - c) / W^2, and so does the table here. But a confident group with
-hardly an error has many sigmas by a single one. So groups of any size and confidence are compared
-by the exponent of Bennett's inequality, as `evaluate_by` does (`evidence`).
+calibration, sigma^2 = sum w^2 c (1 - c) / W^2, and so does the table here. But a confident group
+with hardly an error has many sigmas by a single one. So groups of any size and confidence are
+compared by the exponent of Bennett's inequality, as `evaluate_by` does (`evidence`).
 
-The largest of many numbers is large by noise alone. So outcomes are simulated as honest confidences
-would have them, the same for all groups that share a row, and each group is held against the
-largest of all in each simulated set (Westfall and Young's steps, `step_down`): the p-values are
-family-wise, and know how the groups overlap.
+The largest of many numbers is large by noise alone. So outcomes are simulated as calibrated
+confidences would have them, the same for all groups that share a row, and each group is held
+against the largest of all in each simulated set (Westfall and Young's steps, `step_down`): the
+p-values are family-wise, and know how the groups overlap.
 
 References:
     Arrieta-Ibarra et al.: Metrics of calibration for probabilistic predictions. JMLR 2022. Guy,
@@ -76,8 +76,8 @@ class GroupError:
         confidence: their mean confidence, or probability of the positive class.
         accuracy: share of right, or positive, rows.
         error: range of the residual curve, a fraction.
-        sigmas: the same in units of its spread under honesty.
-        p_adjusted: chance that any honest group of all would have as many.
+        sigmas: the same in units of its spread under calibration.
+        p_adjusted: chance that any calibrated group of all would have as many.
     """
 
     group: str
@@ -97,7 +97,7 @@ class Multicalibration(Drawn):
         source: where the rows came from; by: names of the columns.
         groups: the worst first; the one of all rows is among them.
         left_out: groups that have too few rows, by name with their number.
-        draws: simulated honest data sets.
+        draws: simulated calibrated data sets.
 
     Examples:
         >>> import numpy as np
@@ -122,7 +122,7 @@ class Multicalibration(Drawn):
 
     @property
     def worst(self) -> GroupError:
-        """The group that is furthest from honest, in units of its noise."""
+        """The group that is furthest from calibrated, in units of its noise."""
         return self.groups[0]
 
     @property
@@ -211,7 +211,7 @@ def multicalibration(
     draws: int | None = None,
     seed: int = 0,
 ) -> Multicalibration:
-    """Find the group of rows that is furthest from honest, among those of all columns.
+    """Find the group of rows that is furthest from calibrated, among those of all columns.
 
     Of binary predictions it is about the probability of the positive class, of others about the
     confidence in the predicted class.
@@ -224,7 +224,7 @@ def multicalibration(
             files any other text names a column of them.
         pairs: whether groups of two columns are looked at as well.
         min_rows: smaller groups are left out, and named.
-        draws: simulated honest data sets; None for 1 000, fewer of more than 100 000 rows.
+        draws: simulated calibrated data sets; None for 1 000, fewer of more than 100 000 rows.
         seed: of these.
 
     Raises:
@@ -258,7 +258,7 @@ def multicalibration(
     confidence = rows.confidence
     spread = confidence * (1 - confidence)
     totals = np.array([float(weight[at].sum()) for at in found.values()])
-    # What no honest draw could move has no noise to be compared with.
+    # What no calibrated draw could move has no noise to be compared with.
     sums = np.array([max(float(weight[at] ** 2 @ spread[at]), 1e-12) for at in found.values()])
     ends = {n: np.append(np.diff(confidence[at]) > 0, True) for n, at in found.items()}
 

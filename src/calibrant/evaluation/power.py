@@ -34,7 +34,7 @@ class SampleSize:
         rows: about how many rows are needed, or None if more than about a million.
         ece: the calibration error that is to be seen.
         power: the chance of seeing it with that many rows.
-        significance: the chance of a false alarm on perfectly honest confidences.
+        significance: the chance of a false alarm on perfectly calibrated confidences.
 
     Examples:
         >>> import calibrant as cb
@@ -68,13 +68,13 @@ def rows_needed(
     weights: FloatArray | None = None,
     design_effect: float | None = None,
 ) -> SampleSize:
-    """Return how many rows it takes to tell a model of calibration error `ece` from an honest one.
+    """Return how many rows tell a model of calibration error `ece` from a calibrated one.
 
     The model is taken to be overconfident by the same amount everywhere, as far as a probability
     can be: P(right | c) = max(c - shift, 0), with `shift` such that the mean gap is `ece`. Its
-    confidences are drawn from the given ones. For a number of rows, the ECE of 10 000 honest data
-    sets gives the threshold of the test and that of 10 000 miscalibrated ones its power. This is
-    done for numbers of rows a factor of 1.2 apart; a rising curve through their powers says how
+    confidences are drawn from the given ones. For a number of rows, the ECE of 10 000 calibrated
+    data sets gives the threshold of the test and that of 10 000 miscalibrated ones its power. This
+    is done for numbers of rows a factor of 1.2 apart; a rising curve through their powers says how
     many rows reach the wanted one, give or take 2 % with another seed.
 
     The answer holds for confidences like the given ones. Those of an overconfident model pile up
@@ -161,7 +161,7 @@ def smallest_visible_error(
     seed: int = 0,
     weights: FloatArray | None = None,
 ) -> float | None:
-    """Return the smallest ECE that so many rows would tell from an honest model's.
+    """Return the smallest ECE that so many rows would tell from a calibrated model's.
 
     The other way round from `rows_needed`, under the same assumptions.
 

@@ -50,7 +50,7 @@ WITHOUT_NUMBERS: dict[State, str] = {
     "no probabilities": RANKS,
 }
 
-# Where honest confidences show as much as this, that nothing was found says little.
+# Where calibrated confidences show as much as this, that nothing was found says little.
 MUCH_NOISE = 0.05
 
 
@@ -63,17 +63,17 @@ class MetricResult:
         value: the metric on all rows.
         low: lower end of the bootstrap interval.
         high: upper end.
-        floor: expected value if the confidences were perfectly honest; None for metrics that have
-            no floor.
+        floor: expected value if the confidences were perfectly calibrated; None for metrics that
+            have no floor.
         floor_95: 95 % quantile of that; a value below can't be told from perfect at this N.
-        p_value: share of perfectly honest data sets that would show at least this value.
+        p_value: share of perfectly calibrated data sets that would show at least this value.
         replicates: (R,) values on the resamples, paired over calibrators measured with one seed.
 
     Examples:
         >>> import calibrant as cb
         >>> ece = cb.evaluate(cb.load_sample("test"), metrics=["ece"], resamples=200)["ece"]
-        >>> print(f"{ece.value:.1%}; an honest network would show {ece.floor:.2%}")
-        6.1%; an honest network would show 0.65%
+        >>> print(f"{ece.value:.1%}; a calibrated network would show {ece.floor:.2%}")
+        6.1%; a calibrated network would show 0.65%
         >>> ece.low < ece.value < ece.high, ece.at_floor
         (True, False)
     """
@@ -99,7 +99,7 @@ class MetricResult:
 
     @property
     def at_floor(self) -> bool:
-        """Whether the value is no more than noise would give honest confidences.
+        """Whether the value is no more than noise would give calibrated confidences.
 
         If `metric.omnibus`, the confidences then can't be told from perfect ones; any other metric
         sees only a part of what may be wrong.
@@ -130,7 +130,7 @@ def result_of(
 
     Args:
         metric: what was measured.
-        found: its value, replicates and honest values.
+        found: its value, replicates and calibrated values.
         level: nominal coverage of the interval.
         beyond: by metric, ends that the interval must hold.
     """
@@ -212,7 +212,7 @@ class Evaluation(Drawn):
 
     @property
     def correlation(self) -> float:
-        """That of the normal numbers behind honest outcomes of two rows of a cluster.
+        """That of the normal numbers behind calibrated outcomes of two rows of a cluster.
 
         See `calibrant.metrics.resampling`. Of many files it is 0: their floors are drawn as if
         outcomes were independent.
@@ -508,7 +508,7 @@ def standing(evaluation: Evaluation) -> str:
 
 
 def honest_would_show(result: MetricResult, like: str = "these") -> str:
-    """Return what honest confidences would show of a metric that has a floor, as a sentence.
+    """Return what calibrated confidences would show of a metric that has a floor, as a sentence.
 
     Args:
         result: of the metric.

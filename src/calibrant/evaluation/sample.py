@@ -1,8 +1,8 @@
 """One sample, of which metrics, intervals and floors are made: rows in memory, or cells.
 
 `evaluate` asks the same of both: the residual curve, the mean of a loss, values on resamples and on
-honest outcomes. Rows in memory are drawn one by one (`calibrant.evaluation.bootstrap`). Cells hold
-any number of rows, merge exactly, and are drawn from by how many rows each holds
+calibrated outcomes. Rows in memory are drawn one by one (`calibrant.evaluation.bootstrap`). Cells
+hold any number of rows, merge exactly, and are drawn from by how many rows each holds
 (`calibrant.evaluation.cell_sample`).
 """
 
@@ -78,7 +78,7 @@ class Sample(ABC):
     @property
     @abstractmethod
     def correlation(self) -> float:
-        """That of the normal numbers behind honest outcomes of two rows of a cluster."""
+        """That of the normal numbers behind calibrated outcomes of two rows of a cluster."""
 
     @property
     @abstractmethod
@@ -288,7 +288,7 @@ class RowSample(Sample):
 
     @property
     def correlation(self) -> float:
-        """That of the normal numbers behind honest outcomes of two rows of a cluster.
+        """That of the normal numbers behind calibrated outcomes of two rows of a cluster.
 
         See `calibrant.metrics.resampling`.
         """

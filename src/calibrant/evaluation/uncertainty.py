@@ -12,7 +12,7 @@ Errors that add up the gaps of bins are resampled around gaps drawn towards 0
 on the safe side. Where hardly any row is wrong, or right, resamples know too little, and it is
 stretched, as said below.
 
-**Floor.** If the confidences were perfectly honest, each row would be right with probability c.
+**Floor.** If the confidences were perfectly calibrated, each row would be right with probability c.
 Drawing outcomes that way, those of a cluster as dependent as they are, and measuring again gives
 the distribution of the metric under perfect calibration: its mean is the floor, and a value below
 its 95 % quantile can't be told from perfect at this N.
@@ -47,7 +47,7 @@ from calibrant.predictions.scoring import RowScores
 MOST_RESAMPLES, ROWS_DRAWN, FEWEST_RESAMPLES = 1000, 10**8, 100
 DEFAULT_LEVEL = 0.95
 FLOOR_QUANTILE = 0.95
-# Of many honest groups together, how often any may be called miscalibrated.
+# Of many calibrated groups together, how often any may be called miscalibrated.
 FAMILY_LEVEL = 0.05
 ROUNDING = 1e-9
 

@@ -110,7 +110,7 @@ def _kernel(distance: FloatArray, bandwidth: float) -> FloatArray:
 
 
 def measure_skce(predictions: Predictions, resamples: int, seed: int) -> Measured:
-    """Return the SKCE of at most 10 000 rows with bootstrap replicates and honest values."""
+    """Return the SKCE of at most 10 000 rows with bootstrap replicates and calibrated values."""
     n = predictions.n
     if n > MOST_ROWS:
         chosen = np.random.default_rng([seed, 2]).permutation(n)[:MOST_ROWS]

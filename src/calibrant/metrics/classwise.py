@@ -231,7 +231,7 @@ def _cuts_of(
 def measure_classwise(
     predictions: Predictions, resamples: int, seed: int, *, strategy: Strategy = "uniform"
 ) -> Measured:
-    """Return the classwise ECE with block-bootstrap replicates and values on honest labels.
+    """Return the classwise ECE with block-bootstrap replicates and values on calibrated labels.
 
     Bins of equal mass stay those of all rows in the resamples. Costs one sort a class.
     """
@@ -324,7 +324,7 @@ class ClasswiseSums:
         )
 
     def measured(self, name: str, resamples: int, seed: int) -> Measured:
-        """Return the classwise ECE with block-bootstrap replicates and values on honest labels."""
+        """Return the classwise ECE, its block-bootstrap replicates, and values on drawn labels."""
         n, classes = int(self.size.sum()), self.gap.shape[1]
         gap = self.gap.reshape(len(self.size), -1) * UNIT
         value = float(np.abs(self.gap.sum(axis=0)).sum()) * UNIT / (n * classes)

@@ -69,7 +69,7 @@ def corp_decomposition(
 
     The Brier score here is that of the event "the prediction is right", (c - a)^2, in [0, 1], not
     the multiclass one. Recalibrating and scoring on the same rows makes the miscalibration too
-    large on average; its floor under honest confidences says by how much.
+    large on average; its floor under calibrated confidences says by how much.
 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.

@@ -1,4 +1,4 @@
-"""What metrics of whole probability vectors share: chunks of rows, honest labels, block resampling.
+"""What metrics of whole probability vectors share: chunks, calibrated labels, block resampling.
 
 Such a metric costs O(NK) to evaluate once, so a thousand evaluations are out of the question. Most
 are functions of sums over rows, and those of a resample can be had without the rows: the rows are

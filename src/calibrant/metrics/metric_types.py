@@ -222,8 +222,8 @@ class CurveMetric(Metric):
     Attributes:
         of_curves: returns the (R,) values of R curves; may be coarser than `exact`.
         exact: returns the value of one curve; `of_curves` of it if None.
-        has_floor: whether honest confidences make it zero, in the limit and only there. It is then
-            biased upwards, and has a floor.
+        has_floor: whether calibrated confidences make it zero, in the limit and only there. It is
+            then biased upwards, and has a floor.
         sums_gaps: whether it is made of the sizes of many bins' gaps. Its resamples scatter around
             gaps drawn towards 0 (`calibrant.metrics.shrinkage`); what weighs all rows together
             knows its one gap better than bins know theirs.
@@ -252,7 +252,7 @@ class RowsMetric(Metric):
 
     Attributes:
         measure: takes predictions, how many resamples, and a seed; returns the value with its
-            replicates, and with its values on honest labels if it has a floor.
+            replicates, and with its values on calibrated labels if it has a floor.
         sums: what many files leave behind for it; None if no sums carry it.
         most_classes: with more classes these sums would be too large.
         not_summed: why no sums carry it, as a clause.
@@ -277,7 +277,7 @@ class RowsSums(Protocol):
         ...
 
     def measured(self, name: str, resamples: int, seed: int) -> Measured:
-        """Return a metric that they carry with its replicates, and its honest values if any."""
+        """Return a metric that they carry with its replicates, and its calibrated values if any."""
         ...
 
 

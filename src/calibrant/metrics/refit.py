@@ -135,7 +135,7 @@ class MeasuredSplit:
     Args:
         predictions: N rows of either kind that has full rows.
         resamples: how many bootstrap replicates.
-        seed: of them, and of the honest labels.
+        seed: of them, and of the calibrated labels.
     """
 
     def __init__(self, predictions: Predictions, resamples: int, seed: int) -> None:
@@ -150,7 +150,7 @@ class MeasuredSplit:
 
     @cached_property
     def calibration(self) -> Measured:
-        """The calibration part with bootstrap replicates and values on honest labels."""
+        """The calibration part with bootstrap replicates and values on calibrated labels."""
         draws = min(self._resamples, HONEST_DRAWS)
         gaps = _honest_gaps(self._predictions, self._summary, draws, self._seed)
         honest = self._partition + gaps[:, None] * GRID
@@ -279,7 +279,7 @@ class RefitSums:
         losses = counts @ (self.loss[used] * LOSS_UNIT) / (counts @ self.size[used])[:, None]
         if name == "nll_refinement":
             return Measured(min(best, given), lowest_of(losses), None, False)
-        # Honest labels change only the mean gap of their logit, a mean over very many rows.
+        # Calibrated labels change only the mean gap of their logit, a mean over very many rows.
         mean, variance, gap = (self.honest * LOSS_UNIT / n).tolist()
         rng = np.random.default_rng([seed, 15])
         drawn = mean + np.sqrt(variance / n) * rng.normal(size=min(resamples, HONEST_DRAWS))

@@ -1,11 +1,11 @@
-"""How rows are drawn again: each alone, or by whole clusters; and honest outcomes of such rows.
+"""How rows are drawn again: each alone, or by whole clusters; and calibrated outcomes of such rows.
 
 **Resamples.** Rows are drawn with replacement, all with the same chance, and carry their weights. A
 row with a weight is then one observation, which is right for weights that make up for how rows were
 sampled, and on the safe side for weights that count rows observed apart (`Predictions.repeated`
 makes these rows again). Clusters are drawn whole, so that rows of one vary together.
 
-**Honest outcomes.** Under perfect calibration a row is right with probability c, whatever it is
+**Calibrated outcomes.** Under perfect calibration a row is right with probability c, whatever it is
 clustered with; but rows of a cluster may be right or wrong together. How much so is read off the
 data: with r_i the residual of row i against a logistic recalibration of c, the sum over clusters
 of (sum r_i)^2 - sum r_i^2 is what dependence adds to the variance of the clusters' sums. Outcomes

@@ -104,7 +104,7 @@ RESAMPLES = 400
 
 @dataclass(frozen=True)
 class Window:
-    """How honest the confidences of a stretch of rows were; fractions.
+    """How well calibrated the confidences of a stretch of rows were; fractions.
 
     Attributes:
         first: 0-based number of the first row; rows: how many there are.
@@ -113,7 +113,7 @@ class Window:
         gap_low: lower end; gap_high: upper end.
         ece: expected calibration error of 15 equal bins, with the ends of its bootstrap interval.
         ece_low: lower end; ece_high: upper end.
-        floor: what honest confidences would show of it on average.
+        floor: what calibrated confidences would show of it on average.
         floor_95: and what they would stay below in 95 % of cases.
     """
 

@@ -1,4 +1,4 @@
-"""Calibrators: maps from a trained network's logits to honest probabilities."""
+"""Calibrators: maps from a trained network's logits to calibrated probabilities."""
 
 from calibrant.core.lazy import public_face
 

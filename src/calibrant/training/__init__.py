@@ -1,4 +1,4 @@
-"""Training networks whose confidence is honest: losses, mixing, features, `second_stages`.
+"""Training networks whose confidence is calibrated: losses, mixing, features, `second_stages`.
 
 Everything here needs torch. The public names stand in `__init__.pyi`; each is imported when it is
 first used.

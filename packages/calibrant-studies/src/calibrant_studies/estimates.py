@@ -33,7 +33,7 @@ class Estimate:
         measure: what it is.
         values: one a seed; one in all where seeds change nothing.
         low, high: ends of the interval, means over seeds; None where there is none.
-        floor, floor_95: what honest confidences would show on average and in 95 % of cases.
+        floor, floor_95: what calibrated confidences would show on average and in 95 % of cases.
         replicates: R on resamples for each seed; empty where there are none.
         pairing: what they are paired by.
         published: the paper's number, or None.

@@ -303,7 +303,7 @@ def details(result: StudyResult) -> Table:
         rows.append(line)
     marked = any(estimate.may_be_best for estimate in found)
     notes = f"{MAY_BE_BEST} may be the best of those that it competes with. " if marked else ""
-    notes += "Floor: what honest confidences would show on average. " if floored else ""
+    notes += "Floor: what calibrated confidences would show on average. " if floored else ""
     if compared:
         notes += (
             "Difference: the value less the published one, with an interval for test rows, the "

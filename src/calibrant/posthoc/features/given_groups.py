@@ -55,7 +55,7 @@ class GivenGroups(EventMap):
     groups a row is of: each value of a column with few values, the fifths of one with many, and
     with `pairs` each group of two columns. Every group has an intercept and a slope, held to 0 by a
     ridge whose strength, like that of the ridge on the numbers of all rows, is weighed by evidence
-    (`fit_by_evidence`). So a group with few rows, or an honest one, is left nearly as it is. The
+    (`fit_by_evidence`). So a group with few rows, or a calibrated one, is left nearly as it is. The
     objective is convex; a row of no known group gets the map of all rows.
 
     It mends what `calibrant.metrics.multicalibration` finds, in one convex fit where boosting takes

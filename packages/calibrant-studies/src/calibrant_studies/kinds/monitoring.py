@@ -302,7 +302,7 @@ class AlarmsOnImages(NetworkKind):
 # Documents, whose rows are each honest and depend on one another.
 
 _DOCUMENT_MEASURES = (
-    Measure("false", "false alarms", 100, 1, "low", "streams of honest rows with an alarm"),
+    Measure("false", "false alarms", 100, 1, "low", "streams of calibrated rows with an alarm"),
     Measure("found", "true alarms", 100, 1, "high", "streams with an alarm"),
     Measure("delay", "documents", 1, 0, "low", "median up to the alarm; ends are quartiles"),
 )

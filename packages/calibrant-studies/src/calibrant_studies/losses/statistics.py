@@ -40,7 +40,7 @@ class Measured(NamedTuple):
     Attributes:
         value: on the images themselves.
         low, high: ends of the bootstrap interval over test images; NaN where no record has them.
-        floor: what honest confidences would show on average; None where there is no such thing.
+        floor: what calibrated confidences would show on average; None where there is no such thing.
         replicates: (R,) on resamples, which are the same for every network; None if the predictions
             are gone.
     """

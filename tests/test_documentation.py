@@ -133,6 +133,8 @@ def test_the_reference_has_a_page_for_each_name(site: Path) -> None:
             assert name in text
     for page in ("posthoc", "SMART", "posthoc.Chain", "metrics.expected_calibration_error"):
         assert (site / f"reference/python/calibrant.{page}.html").is_file()
+    # Commands of another package of this project, one page each.
+    assert (site / "reference/commands/study-run.html").is_file()
 
 
 def test_a_page_of_the_reference_is_short(site: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from scripts.documentation.pictures import TEST_ROWS, cats, rows_to_draw
 
 import calibrant as cb
-from calibrant.cli.app import COMMANDS, app
+from calibrant.cli.app import app
 from calibrant.cli.options import OWN
 from calibrant.core.docstrings import Argument, Docstring
 from calibrant.core.lazy import stub_names
@@ -366,14 +366,21 @@ def _command_pages() -> dict[str, str]:
     context = group.make_context("calibrant", [], resilient_parsing=True)
     pages: dict[str, str] = {}
     listing = list[str]()
-    for panel, commands in COMMANDS.items():
-        found = {name: group.get_command(context, name) for name in commands}
+    for panel, commands in group.panels(group.list_commands(context)).items():
+        found = dict[str, Any]()
+        for name in commands:
+            command = group.get_command(context, name)
+            # One of another package may have commands of its own, such as `study run`.
+            below = getattr(command, "commands", None) or {"": command}
+            found |= {f"{name} {own}".strip(): each for own, each in below.items()}
+        files = {name: name.replace(" ", "-") for name in found}
         rows = [
-            (_link(name), prose(_paragraphs(command.help)[0])) for name, command in found.items()
+            (f"[`{name}`]({files[name]}.md)", prose(_paragraphs(command.help)[0]))
+            for name, command in found.items()
         ]
         listing.append(f"## {panel}\n\n" + table(("command", "what it does"), rows))
         for name, command in found.items():
-            pages[f"commands/{name}.md"] = _command_page(name, command)
+            pages[f"commands/{files[name]}.md"] = _command_page(name, command)
     intro = (
         "`calibrant COMMAND --help-all` prints the same in a terminal. A command that can't use "
         "its input ends with exit code 2 and a sentence that says why."

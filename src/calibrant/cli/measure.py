@@ -342,7 +342,7 @@ def _saved(file: Path) -> tuple[str, dict[str, Any]] | None:
     may = "keeps" if fitted.keeps_prediction else "may change"
     text = (
         f"the calibrator {fitted.method}: {counted(fitted.n_parameters, 'parameter')}, fitted to "
-        f"{fitted.form_} of {fitted.n_classes_} classes; it {may} the predicted class."
+        f"predictions of {fitted.n_classes_} classes; it {may} the predicted class."
     )
     document: dict[str, Any] = {"file": str(file), "calibrator": what}
     if decision is None:

@@ -334,6 +334,11 @@ OWN: dict[str, tuple[dict[str, np.ndarray], str]] = {
         {"p_default": PROBS[:, 2], "default": EVENTS},
         "--scores p_default --are prob --labels default",
     ),
+    "two outcomes": (
+        {"score_negative": 1 - PROBS[:, 2], "score_positive": PROBS[:, 2], "outcome": EVENTS},
+        "--scores score_negative,score_positive --are probs --labels outcome"
+        " --classes negative,positive",
+    ),
     "a margin": ({"z": LOGITS[:, 2], "spam": EVENTS}, "--scores z --are logit --labels spam"),
     "confidence": (
         {"conf": PROBS.max(axis=1), "is_correct": RIGHT},

@@ -341,6 +341,16 @@ def test_packed_logs_are_read_up_to_a_bound(tmp_path, monkeypatch):
         cb.read_predictions(packed)
 
 
+def test_the_beginning_of_a_document_that_is_too_large_is_no_document(tmp_path, monkeypatch):
+    file = tmp_path / "samples_a_1.json"
+    whole = json.dumps(harness_rows(choices_of(5)), indent=2)
+    monkeypatch.setattr(base, "MOST_DOCUMENT_BYTES", len(whole))
+    file.write_text(whole)
+    assert len(base.LogFile(str(file)).document) == 5
+    file.write_text(whole + "\n{}")
+    assert base.LogFile(str(file)).document is None
+
+
 def test_a_document_is_parsed_once(tmp_path, monkeypatch):
     file = tmp_path / "samples_a_1.jsonl"
     file.write_text(json.dumps(harness_rows(choices_of(5)), indent=2))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import calibrant as cb
 from calibrant.core.errors import CalibratorFileError
+from calibrant.monitor.formatting import spaced
 from calibrant.monitor.sequential_tests import ALTERNATIVES, MOST_GROUPS, OTHERS, Groups, payments
 from calibrant.monitor.state_file import read_state, write_state
 from calibrant.monitor.windows import Trail
@@ -574,3 +575,7 @@ def test_probabilities_of_all_classes_and_of_class_one_will_do():
     assert top.log_e == plain.log_e
     binary.update([0.02, 0.9], [0, 1])
     assert binary.windows()[0].confidence == pytest.approx(0.46)
+
+
+def test_large_numbers_have_spaces_and_very_large_ones_an_exponent():
+    assert [spaced(n) for n in (999.4, 1234567, 2.5e12)] == ["999", "1 234 567", "2.5e+12"]

@@ -27,6 +27,7 @@ from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.predictions.predictions import Predictions
+from calibrant.sample import load_sample
 
 both = pytest.mark.parametrize("method", ["svs", "sms"])
 both_inputs = pytest.mark.parametrize("inputs", ["log-probabilities", "centred"])
@@ -237,3 +238,13 @@ def test_sms_takes_the_inputs_that_held_out_rows_speak_for(inputs, tmp_path):
     chosen.save(tmp_path / "sms.safetensors")
     loaded = load(tmp_path / "sms.safetensors")
     np.testing.assert_array_equal(loaded.predict_proba(logits), probs)
+
+
+@pytest.mark.parametrize("inputs", ["likelier", "centred"])
+def test_sms_keeps_copies_of_a_row_together_if_it_holds_rows_out(inputs):
+    rows = load_sample("test").take(slice(60))
+    found = StructuredMatrixScaling(inputs=inputs).fit(
+        np.repeat(rows.scores, 2, axis=0), np.repeat(rows.labels, 2)
+    )
+    noted = any("copies of a row are held out together" in n for n in found.fit_report_.notes)
+    assert noted == (inputs == "likelier")

@@ -56,7 +56,7 @@ CHANCE = re.compile(
     r"([_ ].*)?"
 )
 # Words for the two outcomes of an event, as columns bear them.
-OUTCOMES = (("neg", "pos"), ("negative", "positive"), ("no", "yes"), ("false", "true"))
+OUTCOMES = (("neg", "pos"), ("no", "yes"), ("false", "true"))
 SCORES = re.compile(
     r"(y_)?(out|outputs?|logits?|scores?|preds?|predictions?|probs?|proba|predict_proba|softmax|"
     r"probabilities)"

@@ -32,6 +32,7 @@ from calibrant.predictions.predictions import Predictions
 if TYPE_CHECKING:
     from calibrant.scale.shards import Shards
 
+SETS = "Several sets of rows, or several networks"
 # The share of a file's rows that is fitted to, unless told otherwise.
 FIT_SIZE = 0.5
 DataSets = dict[str, Predictions | tuple[Predictions, Predictions]]
@@ -79,22 +80,28 @@ class CompareOptions:
         False,
         "FILEs are predictions of several networks for the same rows: find the best network with "
         "its best map. Maps (--methods, by default auto) are cross-validated on these rows.",
+        panel=SETS,
     )
     pool: bool = option(
-        False, "Split several FILEs as one set of rows, instead of comparing on each."
+        False, "Split several FILEs as one set of rows, instead of comparing on each.", panel=SETS
     )
     transfer: bool = option(
         False,
         "Fit one method (--methods; by default temperature) to each FILE, or to each group of "
         "--by, and measure it on all others.",
+        panel=SETS,
     )
     by: str | None = option(
         None,
         "With --transfer: the column of FILE, or of several logs, that names the sets.",
         metavar="COLUMN",
+        panel=SETS,
     )
     seeds: str | None = option(
-        None, "Over several data sets: seeds of the splits, as 0-4 or 0,1,2.", metavar="SEEDS"
+        None,
+        "Over several data sets: seeds of the splits, as 0-4 or 0,1,2.",
+        metavar="SEEDS",
+        panel=SETS,
     )
 
 
@@ -108,7 +115,7 @@ class ComparedOptions(PageOptions):
     table: list[Path] = option(
         [],
         "Over several data sets: write the table here, as .tex, .md or .csv; may be repeated.",
-        panel=OUTPUT,
+        panel=SETS,
     )
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 NoGain = Literal["keep", "temperature", "none"]
+SHARES = "Rows without labels, and other shares of the classes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +45,14 @@ class PriorOptions:
         "each share, or a file of rows without labels to estimate them from (with apply, FILE "
         "itself may be it).",
         metavar="'0=0.99,1=0.01'|FILE",
+        panel=SHARES,
     )
     kept_negatives: float | None = option(
         None,
         "For two classes: the share of negative rows that were kept for the fit; the "
         "probabilities are corrected to those of all rows.",
         metavar="SHARE",
+        panel=SHARES,
     )
 
     def __post_init__(self) -> None:
@@ -124,10 +127,14 @@ class AppliedOptions(OutputOptions):
         panel=OUTPUT,
     )
     before: Path | None = option(
-        None, "With --prior or --expect: the rows that CALIBRATOR was fitted to, with labels."
+        None,
+        "With --prior or --expect: the rows that CALIBRATOR was fitted to, with labels.",
+        panel=SHARES,
     )
     expect: bool = option(
-        False, "Also estimate the accuracy on FILE, without its labels; needs --before."
+        False,
+        "Also estimate the accuracy on FILE, without its labels; needs --before.",
+        panel=SHARES,
     )
 
     out: Path = option(

@@ -25,7 +25,7 @@ from calibrant.core.text import TERMINAL_WIDTH, wrap
 OWN, INTERVALS, OUTPUT = "Options", "Intervals", "Output"
 READING, ROWS, MANY = "Reading the file", "Binary, tokens, many labels", "Many files"
 LOGS = "Logs of language models"
-PANELS = (OWN, INTERVALS, OUTPUT, READING, LOGS, ROWS, MANY)
+FIRST, RARE = (OWN, INTERVALS, OUTPUT), (READING, LOGS, ROWS, MANY)
 # What the short help explains.
 EXPLAINED = (OWN, OUTPUT)
 # The parameter of the option that explains the rest.
@@ -139,14 +139,15 @@ def _headed(title: str, rows: Iterable[tuple[str, str]], indent: int = INDENT) -
 
 def _panels(options: Sequence[Any], *, whole: bool) -> list[str]:
     """Return options by panel, those of the command itself first; `whole` to explain them all."""
-    panels: dict[str, list[tuple[str, str]]] = {title: [] for title in PANELS}
+    titles = [getattr(each, "rich_help_panel", None) or OWN for each in options]
+    # Those of a single command come before those that many share.
+    order = [*FIRST, *(title for title in titles if title not in RARE), *RARE]
+    panels: dict[str, list[tuple[str, str]]] = {title: [] for title in order}
     named: dict[str, str] = {}
-    for each in options:
-        title = getattr(each, "rich_help_panel", None) or OWN
+    for title, each in zip(titles, options, strict=True):
         if whole or title in EXPLAINED or each.required:
-            panels.setdefault(title, []).append(_option(each))
+            panels[title].append(_option(each))
         else:
-            panels.setdefault(title, [])
             named[title] = ", ".join([*filter(None, [named.get(title)]), each.opts[0]])
     blocks = [_headed(title, rows) for title, rows in panels.items() if rows]
     further = [(title, named[title]) for title in panels if title in named]

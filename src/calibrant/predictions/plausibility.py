@@ -48,6 +48,8 @@ SURE, SURE_ODDS = 5.0, 1e-6
 USUAL = 3.0
 # A confidence so much above chance is far above it.
 FAR = 0.2
+# Of two classes that are about as likely, the likelier one is right in no larger share.
+CLOSE = 0.62
 # A share of rows of which the same is said.
 MOST_ALIKE = 0.9
 # A smaller share of copies changes nothing.
@@ -274,8 +276,9 @@ def _agreement(said: IntArray, labels: IntArray, seen: _Seen) -> Iterator[Findin
     n = len(said)
     mean, deviation = _chance(said, labels)
     right = said == labels
-    yield from _of_predictions(seen.confidence, right)
     agree = int(right.sum())
+    if agree == n:
+        yield from _of_predictions(seen.confidence if seen.top_only else _of_two(seen.probs))
     if deviation == 0 or (agree - mean) / deviation >= USUAL:
         far = float(seen.confidence.sum()) - agree > FAR * n
         turned = _matched(said, labels) if far else None
@@ -327,16 +330,26 @@ def _agreement(said: IntArray, labels: IntArray, seen: _Seen) -> Iterator[Findin
     )
 
 
-def _of_predictions(confidence: FloatArray, right: NDArray[np.bool_]) -> Iterator[Finding]:
-    """Yield labels that are never wrong, though confidences let expect that many are."""
-    wrong = float((1 - confidence).sum())
-    if right.all() and wrong > FAR / 2 * len(right) and math.exp(-wrong) < SURE_ODDS:
+def _of_predictions(shares: FloatArray) -> Iterator[Finding]:
+    """Yield labels that are never wrong, not even where two classes are about as likely.
+
+    Args:
+        shares: (n,) that the largest probability has of the two largest ones.
+    """
+    close = shares[shares < CLOSE]
+    if 2 * len(close) < len(shares) and close.prod() < SURE_ODDS:
         yield Finding(
             "predictions",
-            f"the largest score is right in each of {len(right)} rows, though their confidences "
-            f"let expect {wrong:.0f} wrong ones: labels may be predictions, or rows those that the "
-            "model was trained on",
+            f"the largest score is right in each of {len(shares)} rows, also in the {len(close)} "
+            "of which another is hardly below it: labels may be predictions, or rows those that "
+            "the model was trained on",
         )
+
+
+def _of_two(probs: FloatArray) -> FloatArray:
+    """Return which share the largest probability has of the two largest ones, (n,)."""
+    two = np.partition(probs, probs.shape[1] - 2, axis=1)[:, -2:]
+    return two[:, 1] / two.sum(axis=1)
 
 
 def _fewer(seen: int, expected: float, n: int) -> float:
@@ -374,7 +387,8 @@ def _of_event(chances: FloatArray, labels: IntArray) -> Iterator[Finding]:
     squares = float((off * off).sum())
     if not 0 < share < 1 or squares == 0:
         return
-    yield from _of_predictions(np.maximum(chances, 1 - chances), (chances >= 0.5) == labels)
+    if ((chances >= 0.5) == labels).all():
+        yield from _of_predictions(np.maximum(chances, 1 - chances))
     above = float(chances.mean()) - share
     if chances.min() >= 0.5 and above > FAR and math.exp(-2 * n * above**2) < SURE_ODDS:
         yield Finding(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import calibrant as cb
-from calibrant.core.errors import InputError, LooksLikeProbabilitiesWarning, PredictionsError
+from calibrant.core.errors import InputError, PredictionsError
 
 METHODS = ["temperature", "smart", "svs-top-rest", "auto", "isotonic", "vector", "platt"]
 OF_ONE_SCORE = ["temperature", "platt", "beta", "isotonic", "auto", "venn-abers"]
@@ -105,11 +105,12 @@ def test_torch_and_onnx_take_the_same(
     assert [value.name for value in calibrator.to_onnx(kind="logits").graph.input] == ["logits"]
 
 
-def test_rows_that_look_like_probabilities_are_warned_of(
+def test_rows_that_look_like_probabilities_are_refused_unless_the_caller_says_what_they_are(
     rows: cb.Predictions, probs: np.ndarray
 ) -> None:
     scaling = cb.TemperatureScaling().fit(rows.logits, rows.labels)
-    with pytest.warns(LooksLikeProbabilitiesWarning):
+    said = 'say what they are, kind="probs" or kind="logits"'
+    with pytest.raises(PredictionsError, match=f"predict_proba: every row of .*{said}"):
         scaling.predict_proba(probs)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -119,8 +120,17 @@ def test_rows_that_look_like_probabilities_are_warned_of(
 
 def test_other_scores_are_refused(rows: cb.Predictions, probs: np.ndarray) -> None:
     scaling = cb.TemperatureScaling().fit(probs, rows.labels, kind="probs")
-    with pytest.raises(PredictionsError, match="'probs'"):
+    with pytest.raises(
+        PredictionsError, match=r"'probs'.*; if these are logits, say so: kind="
+    ) as no:
         scaling.predict_proba(rows.logits)
+    assert no.value.__suppress_context__
+    with pytest.raises(PredictionsError) as no:
+        cb.Predictions.from_probs(rows.logits, rows.labels)
+    assert no.value.__context__ is None  # one reason, once
+    one = cb.Predictions.from_binary([0.2, 0.9, 0.6], [0, 1, 0])
+    with pytest.raises(PredictionsError, match='; if these are logits, say so: kind="logits"'):
+        cb.posthoc.PlattScaling().fit_predictions(one).predict_proba(np.array([-1.0, 2.0]))
     with pytest.raises(InputError, match="kind must be one of logits, probs"):
         scaling.predict_proba(probs, kind="percent")  # type: ignore[arg-type]
     with pytest.raises(PredictionsError, match=r"probs of shape \(N, 10\), not \(600,\)"):

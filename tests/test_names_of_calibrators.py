@@ -33,11 +33,14 @@ def test_what_classes_are_called_is_saved(method, tmp_path):
     assert again.class_names_ == ("cat", "dog", "emu")
     np.testing.assert_array_equal(again.predict(rows.logits), fitted.predict(rows.logits))
     assert again.predict(rows.logits)[0] in words
-    numbered = make_calibrator(method).fit_predictions(rows)
+    numbered = make_calibrator(method).fit(table, rows.labels)  # as scikit-learn has it
     numbered.save(tmp_path / "c.safetensors")
     again = load(tmp_path / "c.safetensors")
     assert (again.class_names_, again.called_) == (("cat", "dog", "emu"), None)
     assert again.classes_.tolist() == [0, 1, 2]
+    of_a_file = make_calibrator(method).fit_predictions(rows)
+    of_a_file.save(tmp_path / "c.safetensors")
+    assert load(tmp_path / "c.safetensors").classes_.tolist() == ["cat", "dog", "emu"]
 
 
 def test_other_classes_or_another_order_of_them_are_refused_by_name(tmp_path):

@@ -108,8 +108,22 @@ def _surely_usable(chunk: Array, kind: Literal["logits", "probs"]) -> bool:
     return off <= _tolerance_of(chunk.dtype) / 2 and bool(xp.min(chunk) >= 0)
 
 
+LIKE_PROBABILITIES = "every row of 'logits' lies in [0, 1] and sums to 1, as probabilities do"
+
+
 def warn_of_probabilities(logits: Array, source: str) -> None:
-    """Warn if all of (N, K) logits are rows in [0, 1] that sum to 1, and not all of them one-hot.
+    """Warn if all of (N, K) logits look like probabilities."""
+    if look_like_probabilities(logits):
+        warn_caller(
+            LooksLikeProbabilitiesWarning(
+                f"{source}: {LIKE_PROBABILITIES}; if they are probabilities, name them 'probs' "
+                "or pass their logarithm"
+            )
+        )
+
+
+def look_like_probabilities(logits: Array) -> bool:
+    """Return whether all of (N, K) logits are rows in [0, 1] that sum to 1, not all one-hot.
 
     The softmax of probabilities is almost uniform, so everything after it would be wrong.
     """
@@ -122,18 +136,12 @@ def warn_of_probabilities(logits: Array, source: str) -> None:
 
     xp = namespace(logits)
     if not xp.isdtype(logits.dtype, "real floating") or str(logits.dtype)[-2:] == "16":
-        return
+        return False
     first = next(row_chunks(logits))
     # Mostly the first row tells.
     if not (looks_so(slice(0, 1)) and looks_so(first) and all(map(looks_so, row_chunks(logits)))):
-        return
-    if bool(xp.any((logits[first] > 0) & (logits[first] < 1))):
-        warn_caller(
-            LooksLikeProbabilitiesWarning(
-                f"{source}: every row of 'logits' lies in [0, 1] and sums to 1, as probabilities "
-                "do; if they are probabilities, name them 'probs' or pass their logarithm"
-            )
-        )
+        return False
+    return bool(xp.any((logits[first] > 0) & (logits[first] < 1)))
 
 
 @lru_cache(maxsize=32)  # to name a type takes NumPy as long as to sum a chunk

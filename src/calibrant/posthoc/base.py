@@ -174,8 +174,8 @@ class Calibrator(Estimator):
         return self
 
     def _fit_memory(self, predictions: Predictions) -> None:
-        self.called_ = None
         self.class_names_ = None if predictions.top_only else predictions.class_names
+        self.called_ = self.class_names_
         rows = self._prepared(predictions)
         copies_found = None
         if self.cross_validates and predictions.kind == "logits":

@@ -32,10 +32,12 @@ from calibrant.core.arrays import (
     working_dtype,
 )
 from calibrant.core.checks import (
+    AS_LOGITS,
+    LIKE_PROBABILITIES,
     check_features,
     check_numbers,
     check_shape,
-    warn_of_probabilities,
+    look_like_probabilities,
 )
 from calibrant.core.errors import (
     InputError,
@@ -47,7 +49,13 @@ from calibrant.core.errors import (
 from calibrant.core.weights import are_counts, mean
 from calibrant.files.schema import ends_of
 from calibrant.posthoc.state import Estimator, FittedForm, FittedKind
-from calibrant.predictions.binary import SMALLEST_PROBABILITY, BinaryKind, as_logits, two_columns
+from calibrant.predictions.binary import (
+    AS_LOG_ODDS,
+    SMALLEST_PROBABILITY,
+    BinaryKind,
+    as_logits,
+    two_columns,
+)
 from calibrant.predictions.names import ClassNames, listed, names_of_columns
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, summarize
@@ -463,11 +471,27 @@ def check_classes(estimator: Estimator, scores: Array) -> Array:
     return scores
 
 
+# What the one who calls is to say of scores that were taken for probabilities.
+AS_KIND = '; if these are logits, say so: kind="logits"'
+
+
 def read_scores(
     estimator: Estimator, scores: Array, features: Array | None, kind: FittedKind | None
 ) -> tuple[Array, Array | None, bool]:
     """Return (N, K) logits, features beside them, and whether it was a single row."""
     check_columns(estimator, scores)
+    try:
+        return _read_scores(estimator, scores, features, kind)
+    except PredictionsError as error:
+        text = str(error).replace(AS_LOGITS, AS_KIND).replace(AS_LOG_ODDS, AS_KIND)
+        if text == str(error):
+            raise
+        raise PredictionsError(text) from None
+
+
+def _read_scores(
+    estimator: Estimator, scores: Array, features: Array | None, kind: FittedKind | None
+) -> tuple[Array, Array | None, bool]:
     own, rows = check_kind(kind or estimator.kind_, estimator.kind_), as_array(scores)
     single = False
     if own == "score":
@@ -486,6 +510,9 @@ def read_scores(
     if own == "probs":
         known = Predictions.from_probs(rows, None, source="predict_proba")
         rows = rows_of_event(estimator, known).scores
-    elif kind is None and rows.shape[0] and 0 <= rows[0, 0] <= 1:  # mostly one number tells
-        warn_of_probabilities(rows, "predict_proba")
+    # Mostly one number tells.
+    elif kind is None and rows.shape[0] and 0 <= rows[0, 0] <= 1 and look_like_probabilities(rows):
+        raise PredictionsError(
+            f'predict_proba: {LIKE_PROBABILITIES}; say what they are, kind="probs" or kind="logits"'
+        )
     return rows, checked_features(estimator, features, int(rows.shape[0])), single

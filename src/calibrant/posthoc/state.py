@@ -160,7 +160,7 @@ class Estimator(ABC):
         n_classes_: number of classes K it was fitted for.
         classes_: (K,) their numbers, from 0, or their names; what `predict` can return.
         class_names_: their names, if the rows of the fit had some; else None.
-        called_: the same if `fit` was told the truth by names, which `predict` then returns.
+        called_: the same, which `predict` then returns; None where `fit` was given numbers.
         form_: what it was fitted to: ``"rows"`` of scores of classes, ``"binary"`` ones of the
             positive class, or the confidence in a ``"toplabel"``.
         kind_: whether these were ``"logits"`` (log odds), ``"probs"`` or a ``"score"``; what is

@@ -29,6 +29,9 @@ ClassNames = tuple[str, ...]
 LISTED = 5
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
 
+# What to do with what was taken for one probability a row.
+AS_LOG_ODDS = "; name it 'logit' (kind='logit') if these are log odds"
+
 
 def two_columns(scores: Array, kind: BinaryKind, source: str) -> Array:
     """Return (N, 2) probabilities or logits of (N,) or (N, 1) scores, checked.
@@ -62,7 +65,7 @@ def two_columns(scores: Array, kind: BinaryKind, source: str) -> Array:
         row = int(to_numpy(outside).argmax())
         raise PredictionsError(
             f"{source}: 'prob' must lie in [0, 1], but row {row_number(row)} holds "
-            f"{float(wide[row])}; name it 'logit' (kind='logit') if these are log odds"
+            f"{float(wide[row])}{AS_LOG_ODDS}"
         )
     return xp.stack([1 - wide, wide], axis=1)
 

@@ -7,6 +7,7 @@ rows that hold several predictions are taken apart (`predictions.grids`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -174,9 +175,11 @@ class RowTable:
         """
         names = names_of_columns(probs, source) if class_names is None else class_names
         probs = as_array(probs)
-        try:
+        usable = False
+        with suppress(PredictionsError):
             check_scores(probs, "probs", source)
-        except PredictionsError:
+            usable = True
+        if not usable:
             probs = _unrounded(probs, source)
         rows = cls("probs", probs, None, source=source)._weighing(sample_weight, clusters)
         return rows._with(labels, features, head, reference, names)

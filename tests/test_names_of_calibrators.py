@@ -133,3 +133,21 @@ def test_refusals_of_files_say_how_to_read_them_in_the_order_of_the_fit():
     platt = cb.posthoc.PlattScaling().fit_predictions(spam)
     with pytest.raises(PredictionsError, match="the positive class of the fit is 'spam'"):
         platt.apply_predictions(ham)
+
+
+def test_a_calibrator_shows_what_it_was_fitted_to_and_its_classes_in_order(tmp_path):
+    fitted = cb.posthoc.VectorScaling().fit_predictions(named_rows())
+    fitted.save(tmp_path / "c.safetensors")
+    shown = "VectorScaling() fitted to 300 rows of 3 classes (logits): cat, dog, emu"
+    assert repr(load(tmp_path / "c.safetensors")) == shown
+    spam = cb.Predictions.from_binary([0.9, 0.2, 0.6], ["spam", "ham", "ham"], positive="spam")
+    platt = cb.posthoc.PlattScaling().fit_predictions(spam)
+    assert repr(platt).endswith(
+        "3 rows of two classes, one score each (probs): ham, spam (positive)"
+    )
+    sure = cb.Predictions.from_confidence([0.9, 0.2, 0.6], correct=[True, False, True])
+    assert "the predicted class alone (probs)" in repr(platt.bare().fit_predictions(sure))
+    assert (repr(cb.AutoCalibrator()), repr(cb.AutoCalibrator(seed=3))) == (
+        "AutoCalibrator()",
+        "AutoCalibrator(seed=3)",
+    )

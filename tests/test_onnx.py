@@ -494,7 +494,9 @@ def test_without_the_package_onnx_the_message_says_what_to_install(fitted, monke
 @pytest.fixture
 def cli(monkeypatch, capsys):
     def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["calibrant", "export", *map(str, arguments)])
+        words = [*map(str, arguments)]
+        command = [] if words[0] in ("export", "inspect") else ["export"]
+        monkeypatch.setattr(sys, "argv", ["calibrant", *command, *words])
         code = 0
         try:
             main()
@@ -518,6 +520,23 @@ def test_the_command_line_exports_alone_and_behind_a_network(fitted, tmp_path, c
     document = json.loads(said)
     assert (code, document["inputs"], document["behind"]) == (0, ["images"], alone)
     assert document["bytes"] == out.stat().st_size
+
+
+def test_export_and_inspect_say_the_shapes_and_the_order_of_classes(tmp_path, cli):
+    rows = cb.Predictions.from_binary([0.9, 0.2, 0.6], ["ok", "bad", "ok"], positive="bad")
+    cb.posthoc.PlattScaling().fit_predictions(rows).save(tmp_path / "c.safetensors")
+    graph = tmp_path / "c.onnx"
+    lines = [
+        "inputs: probs_in; outputs: probs, label, confidence",
+        "shapes: probs_in [rows, 2], probs [rows, 2], label [rows], confidence [rows]",
+        "one score a row goes in as [1 - p, p]",
+        "classes in order: ok, bad (positive)",
+    ]
+    for words in (("export", tmp_path / "c.safetensors", "--out", graph), ("inspect", graph)):
+        code, out, _ = cli(*words)
+        assert (code, out.splitlines()[1:]) == (0, lines)
+    graph.write_bytes(b"no graph")
+    assert cli("inspect", graph)[0] == 2
 
 
 def test_the_command_line_exports_to_torch(fitted, tmp_path, cli):

@@ -378,3 +378,16 @@ def test_rows_that_were_calibrated_before_are_warned_of(tmp_path: Path, fitted: 
         )
         with pytest.warns(AppliedTwiceWarning, match="a second map makes them wrong"):
             run("apply", fitted, first, "--out", second)
+
+
+def test_a_column_that_became_prob_is_named_in_the_command_that_measures_it(tmp_path):
+    rng = np.random.default_rng(0)
+    cells = [f"{p:.3f},{'fraud' if rng.random() < p else 'ok'}" for p in rng.random(200)]
+    source, out, saved = (tmp_path / name for name in ("in.csv", "out.csv", "c.safetensors"))
+    source.write_text("\n".join(["p_fraud,outcome", *cells]))
+    read = ["--scores", "p_fraud", "--are", "prob", "--labels", "outcome", "--positive", "fraud"]
+    run("fit", str(source), *read, "--method", "platt", "--no-worth", "--out", str(saved))
+    said = run("apply", str(saved), str(source), *read, "--out", str(out))
+    line = f"calibrant measure {out} --labels outcome --positive fraud"
+    assert f"to measure them:\n  {line}\n" in said
+    assert "positive" in run(*line.split()[1:], "--resamples", "20")

@@ -367,3 +367,28 @@ def test_a_classifier_without_probabilities_is_sent_to_the_wrapper():
     X, y = BINARY
     with pytest.raises(InputError, match=r"LinearSVC has no predict_proba; wrap it in calibrant"):
         ReliabilityDisplay.from_estimator(LinearSVC().fit(X, y), X, y)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_calibrator_alone_takes_what_a_forest_gives_and_names_its_classes(classes, tmp_path):
+    X, truth = make_classification(400, n_informative=4, n_classes=classes, random_state=0)
+    y = np.array(["ok", "fraud", "odd"])[truth]
+    forest = RandomForestClassifier(10, random_state=0).fit(X[:200], y[:200])
+    model = Calibrated(forest, method="temperature", cv="prefit").fit(X[200:], y[200:])
+    given = forest.predict_proba(X[200:])
+    assert (given == 0).any()
+    model.calibrator_.save(tmp_path / "c.safetensors")
+    alone = cb.load(tmp_path / "c.safetensors")
+    np.testing.assert_allclose(alone.predict_proba(given), model.predict_proba(X[200:]), rtol=1e-9)
+    np.testing.assert_array_equal(alone.predict(given), model.predict(X[200:]))
+    assert alone.class_names_ == tuple(model.classes_)
+    as_frame = pytest.importorskip("pandas").DataFrame(given[:, ::-1], columns=model.classes_[::-1])
+    with pytest.raises(cb.PredictionsError, match="in this order; give frame"):
+        alone.predict_proba(as_frame)
+
+
+def test_classes_that_are_numbers_from_0_have_no_names():
+    X, y = load_iris(return_X_y=True)
+    assert Calibrated(GaussianNB(), "temperature").fit(X, y).calibrator_.class_names_ is None
+    tens = Calibrated(GaussianNB(), "temperature").fit(X, 10 * y).calibrator_
+    assert tens.class_names_ == ("0", "10", "20")

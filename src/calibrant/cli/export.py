@@ -76,6 +76,7 @@ def export(
     For a decision the graph also outputs what it decides: answer, called, set or cost.
     """
     from calibrant.decision.decision_file import is_decision, load_decision
+    from calibrant.export.onnx_file import signature
     from calibrant.posthoc.loading import load
 
     to, out, behind = options.to, output.out, options.behind
@@ -131,7 +132,6 @@ def export(
     place = "" if behind is None else f" behind {behind}"
     text = (
         f"{fitted.method}{place} written to {out}: {counted(len(graph.node), 'node')}, "
-        f"{counted(document['bytes'], 'byte')}\n"
-        f"inputs: {', '.join(document['inputs'])}; outputs: {', '.join(document['outputs'])}"
+        f"{counted(document['bytes'], 'byte')}\n{signature(model)}"
     )
     emit(text, document, output.json)

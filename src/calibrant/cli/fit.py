@@ -20,9 +20,11 @@ from calibrant.cli.options import (
 from calibrant.cli.output import check_outputs, emit
 from calibrant.cli.sources import Source, watching
 from calibrant.core.errors import InputError
-from calibrant.core.text import counted, shortened, wrap
+from calibrant.core.text import counted, in_order, wrap
 from calibrant.evaluation.formatting import sentence
 from calibrant.files import ReadOptions, read_column, read_predictions
+from calibrant.files.proposing import command
+from calibrant.files.reading import reads
 from calibrant.metrics.registry import METRICS
 from calibrant.predictions.predictions import Predictions
 
@@ -304,8 +306,8 @@ def _fitted(calibrator: Any, method: str, rows: str, out: Path) -> tuple[list[st
         f"{counted(calibrator.n_parameters, 'parameter')}, "
         f"{counted(report.iterations, 'iteration')}; {keeps} the predicted class"
     )
-    if classes := classes_in_order(calibrator):
-        text += f"\n{classes}"
+    if names := calibrator.class_names_:
+        text += f"\nclasses in order: {in_order(names, calibrator.form_)}"
     paragraphs = [text]
     parts = {name: part.method for name, part in calibrator.parts().items()}
     if parts:
@@ -314,14 +316,6 @@ def _fitted(calibrator: Any, method: str, rows: str, out: Path) -> tuple[list[st
         if not note.partition(":")[0].endswith("Warning"):  # warnings go to stderr
             paragraphs.append(wrap(_sentence(note)))
     return paragraphs, document
-
-
-def classes_in_order(calibrator: Any) -> str:
-    """Return the names of the classes, the positive one marked; nothing where they have none."""
-    if not calibrator.class_names_:
-        return ""
-    positive = " (positive)" if calibrator.form_ == "binary" else ""
-    return f"classes in order: {shortened(calibrator.class_names_, 10)}{positive}"
 
 
 def _sentence(note: str) -> str:
@@ -398,6 +392,7 @@ def apply(
     if isinstance(rows, Predictions):
         document["n"] = done.n
         text = f"applied to {counted(done.n, 'row')} of {rows.source}, written to {out}"
+        text += _to_measure(rows, source.one()[1], out)
     else:
         document, text = document | done.as_dict(), f"applied: {done}"
     text = f"{fitted.method} {text}"
@@ -409,3 +404,14 @@ def apply(
         said = "\n\n".join(each for each in (said, str(expected)) if each)
         found |= {"expected": expected.as_dict()}
     emit(f"{text}\n\n{said}" if said else text, document | found, output.json)
+
+
+def _to_measure(rows: Predictions, options: ReadOptions, out: Path) -> str:
+    """Return the command that measures what was written, where that of the input no longer does."""
+    if rows.kind == "score" or not (options.scores or options.are):
+        return ""
+    as_named = options.but(scores=None, are=None, labelled=True)
+    line = command(str(out), as_named) if reads(str(out), as_named, options) else None
+    return (
+        f"\nThe scores are calibrated probabilities now; to measure them:\n  {line}" if line else ""
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from calibrant.cli.options import (
 from calibrant.cli.output import check_outputs, emit
 from calibrant.cli.sources import Source, each_of
 from calibrant.core.errors import InputError
-from calibrant.core.text import counted, wrap
+from calibrant.core.text import counted, in_order, wrap
 from calibrant.files import ReadOptions, read_predictions
 from calibrant.files.formats.logs.reader import NothingToMeasureError
 from calibrant.files.opening import RUN_FILES, is_run
@@ -311,7 +312,7 @@ def inspect(file: File, read: ReadOptions, output: OutputOptions) -> None:
 
     labels = None if read.labels is None else Path(read.labels)
     check_outputs([file, labels], [output.json])
-    saved = _saved(file)
+    saved = _saved(file) or _graph(file)
     if saved is not None:
         emit(*saved, output.json)
         return
@@ -323,7 +324,6 @@ def inspect(file: File, read: ReadOptions, output: OutputOptions) -> None:
 
 def _saved(file: Path) -> tuple[str, dict[str, Any]] | None:
     """Return what a saved decision or calibrator does; None for any other file."""
-    from calibrant.cli.fit import classes_in_order
     from calibrant.decision.decision_file import is_decision, load_decision
     from calibrant.posthoc.loading import load
     from calibrant.posthoc.state import FORMAT
@@ -336,18 +336,36 @@ def _saved(file: Path) -> tuple[str, dict[str, Any]] | None:
         "method": fitted.method,
         "n_parameters": fitted.n_parameters,
         "n_classes": fitted.n_classes_,
+        "class_names": fitted.class_names_,
+        "form": fitted.form_,
         "inputs": fitted.kind_,
         "keeps_prediction": fitted.keeps_prediction,
+        "fit": fitted.fit_report_.as_dict(),
     }
     may = "keeps" if fitted.keeps_prediction else "may change"
     text = (
         f"the calibrator {fitted.method}: {counted(fitted.n_parameters, 'parameter')}, fitted to "
-        f"predictions of {fitted.n_classes_} classes; it {may} the predicted class."
+        f"{fitted.rows_of_fit()}; it {may} the predicted class."
     )
     document: dict[str, Any] = {"file": str(file), "calibrator": what}
     if decision is None:
-        parts = [f"{file} holds {text}", classes_in_order(fitted)]
-        parts.append((fitted.fit_report_.worth or {}).get("finding", ""))
+        names = fitted.class_names_
+        parts = [f"{file} holds {text}", (fitted.fit_report_.worth or {}).get("finding", "")]
+        parts[1:1] = [f"classes in order: {in_order(names, fitted.form_)}"] if names else []
         return "\n\n".join(wrap(part) for part in parts if part), document
     document |= {"decision": decision.as_dict()}
     return f"{wrap(f'{file} holds a decision, and {text}')}\n\n{decision}", document
+
+
+def _graph(file: Path) -> tuple[str, dict[str, Any]] | None:
+    """Return what an ONNX file that Calibrant wrote says of itself, as text and JSON; else None."""
+    if file.suffix != ".onnx":
+        return None
+    from calibrant.export.onnx_file import props_of, signature, written_graph
+
+    model = written_graph(file)
+    if model is None:
+        return None
+    said = props_of(model)
+    text = f"{said['method']} as an ONNX graph in {file}\n{signature(model)}"
+    return text, {"file": str(file), **said, "class_names": json.loads(said["class_names"])}

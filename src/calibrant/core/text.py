@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 TERMINAL_WIDTH = 80
+SHOWN_CLASSES = 10
 # The space that no line breaks at.
 NO_BREAK = "\u00a0"
 # Spaces before a per cent sign, and between thousands.
@@ -68,6 +69,11 @@ def shortened(words: Sequence[str], most: int = 5) -> str:
     if len(words) <= most + 1:
         return ", ".join(words)
     return f"{', '.join(words[:most])} and {len(words) - most} others"
+
+
+def in_order(classes: Sequence[str], form: str) -> str:
+    """Return the classes in the order of their scores; of ``"binary"`` ones, which is positive."""
+    return shortened(classes, SHOWN_CLASSES) + (" (positive)" if form == "binary" else "")
 
 
 def listed(words: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from calibrant._version import __version__
 from calibrant.core.errors import InputError, NotApplicableError
+from calibrant.core.text import in_order
 from calibrant.export import array_api
 from calibrant.export.exportable import Exportable, Kind, Outputs, needs_features, read_kind, ready
 from calibrant.export.onnx_network import Behind, Network, joined_model, network_in
@@ -102,7 +103,7 @@ def to_onnx(
         values = [_value(onnx, name, array) for name, array in outputs.items()]
         model = joined_model(network, graph, values)
     model.producer_name, model.producer_version = "calibrant", __version__
-    onnx.helper.set_model_props(model, _props(model) | described)
+    onnx.helper.set_model_props(model, props_of(model) | described)
     try:
         onnx.checker.check_model(model, full_check=network is None)
     except Exception as error:
@@ -116,6 +117,36 @@ def to_onnx(
         with replacing(path) as temporary:
             onnx.save_model(model, fspath(temporary))
     return model
+
+
+def written_graph(path: StrPath) -> Any | None:
+    """Return the model in a file that Calibrant wrote, without its larger arrays, or None."""
+    try:
+        model = onnx_package().load(fspath(path), load_external_data=False)
+    except Exception:  # whatever it is, it is no graph; who reads it says what it lacks
+        return None
+    return model if model.producer_name == "calibrant" else None
+
+
+def signature(model: Any) -> str:
+    """Return what a graph takes and gives, and its classes in their order, in lines of text."""
+    said = props_of(model)
+    ways = model.graph.input, model.graph.output
+    called = [", ".join(value.name for value in values) for values in ways]
+    shapes = ", ".join(_shaped(value) for values in ways for value in values)
+    text = f"inputs: {called[0]}; outputs: {called[1]}\nshapes: {shapes}"
+    if said["form"] != "rows" and len(model.graph.input) == 1:
+        pair = {"probs": "[1 - p, p]", "logits": "[0, z]"}.get(said["kind"])
+        text += f"\none score a row goes in as {pair}" if pair else ""
+    names = json.loads(said["class_names"])
+    if names != [str(number) for number in range(len(names))]:
+        text += f"\nclasses in order: {in_order(names, said['form'])}"
+    return text
+
+
+def _shaped(value: Any) -> str:
+    sizes = [size.dim_param or str(size.dim_value) for size in value.type.tensor_type.shape.dim]
+    return f"{value.name} [{', '.join(sizes)}]"
 
 
 def _class_names(calibrator: Exportable, given: Sequence[str] | None) -> list[str]:
@@ -232,5 +263,6 @@ def _value(onnx: Any, name: str, array: Traced) -> Any:
     return onnx.helper.make_tensor_value_info(name, onnx_type(array.dtype), shape)
 
 
-def _props(model: Any) -> dict[str, str]:
+def props_of(model: Any) -> dict[str, str]:
+    """Return the metadata of a model."""
     return {entry.key: entry.value for entry in model.metadata_props}

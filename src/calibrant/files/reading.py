@@ -494,7 +494,7 @@ def propose(where: str, options: ReadOptions, error: PredictionsError | None = N
         error: why not, where that is known.
     """
     if isinstance(error, UnpackedError):
-        partly = PARTLY in str(error) and _reads(where, options, options, partly=True)
+        partly = PARTLY in str(error) and reads(where, options, options, partly=True)
         return f"{command(where, options)} --workers 1" if partly else None
     if isinstance(error, HeaderlessError):
         return below_a_header(error)
@@ -505,7 +505,7 @@ def propose(where: str, options: ReadOptions, error: PredictionsError | None = N
     else:
         ways = list(proposals(where, options))
     for tried in ways:
-        found = [o for o in tried if o != options and _reads(where, o, options)]
+        found = [o for o in tried if o != options and reads(where, o, options)]
         if found:
             return command(where, found[0]) if len(found) == 1 else None
     with suppress(Exception):
@@ -514,13 +514,13 @@ def propose(where: str, options: ReadOptions, error: PredictionsError | None = N
             options,
             error,
             lambda place, own: (
-                command(place, own) if _reads(place, own, options) else propose(place, own)
+                command(place, own) if reads(place, own, options) else propose(place, own)
             ),
         )
     return None
 
 
-def _reads(where: str, options: ReadOptions, typed: ReadOptions, *, partly: bool = False) -> bool:
+def reads(where: str, options: ReadOptions, typed: ReadOptions, *, partly: bool = False) -> bool:
     """Return whether a file is read by some options, as far as its first rows tell.
 
     What was typed may say that rows are what they hardly can be; what is proposed may not.

@@ -24,6 +24,7 @@ from calibrant.core.arguments import check_arguments
 from calibrant.core.errors import InputError, NotFittedError
 from calibrant.core.fit_report import FitReport
 from calibrant.core.result import facts_html
+from calibrant.core.text import counted, in_order
 from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
 from calibrant.posthoc.facts import Facts
@@ -206,6 +207,29 @@ class Estimator(ABC):
     def n_parameters(self) -> int:
         """Number of fitted parameters."""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__repr__" not in vars(cls):  # or each dataclass makes one, of its arguments alone
+            cls.__repr__ = Estimator.__repr__
+
+    def __repr__(self) -> str:
+        own = {f.name: (getattr(self, f.name), f.default) for f in fields(self) if f.init}
+        given = [f"{name}={value!r}" for name, (value, usual) in own.items() if value != usual]
+        text = f"{type(self).__name__}({', '.join(given)})"
+        if not hasattr(self, "fit_report_"):
+            return text
+        classes = self.class_names_ and f": {in_order(self.class_names_, self.form_)}"
+        return f"{text} fitted to {self.rows_of_fit()}{classes or ''}"
+
+    def rows_of_fit(self) -> str:
+        """Return what a fitted calibrator was fitted to."""
+        classes = {
+            "rows": f"of {self.n_classes_} classes",
+            "binary": "of two classes, one score each",
+            "toplabel": "with the confidence of the predicted class alone",
+        }
+        return f"{counted(self.fit_report_.n, 'row')} {classes[self.form_]} ({self.kind_})"
+
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the method and, once it is fitted, what was learnt."""
         facts = {"method": self.method}
@@ -213,7 +237,7 @@ class Estimator(ABC):
             report = self.fit_report_
             learnt = {name: a for name, a in self.state().items() if a.ndim == 0}
             facts |= {
-                "fitted to": f"{report.n} rows of {self.n_classes_} classes ({self.form_})",
+                "gain": report.worth["finding"] if report.worth else "",
                 "parameters": str(self.n_parameters),
                 "keeps predicted classes": "always" if self.keeps_prediction else "not always",
                 **{name.rstrip("_"): f"{a.item():.4g}" for name, a in learnt.items()},

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal, Self, cast
 
 import numpy as np
@@ -67,7 +68,9 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     Attributes:
         classes_: (K,) labels, sorted.
-        calibrator_: the fitted calibrator; it can be saved and exported alone.
+        calibrator_: the fitted calibrator; it takes what `response` of a classifier gives, and can
+            be saved and exported alone. Its classes are named as `classes_`, and of two of them the
+            second one is the positive one.
         estimators_: the fitted classifiers.
         pool_: how much their mean is sharpened (`pool_.factor`).
         n_features_in_, feature_names_in_: those of the first, if it has them.
@@ -214,7 +217,12 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         )
         if len(self.classes_) == 2:
             rows = rows.as_binary()
+        names = tuple(map(str, self.classes_.tolist()))
+        if names != tuple(map(str, range(len(names)))):
+            rows = replace(rows, class_names=names)
         self.calibrator_: Calibrator = calibrator.fit_predictions(rows)
+        if scores.probabilities:  # so that it takes alone what the classifier gives
+            self.calibrator_.kind_, self.calibrator_.placing_ = "probs", (self._floor,)
 
     def _unfitted(self) -> Calibrator:
         if not isinstance(self.method, str):

@@ -224,20 +224,20 @@ def test_better_than_one_temperature_on_a_published_network(method, real_predict
     assert nll(method) < nll("temperature") - 0.005
 
 
-# A map of log-probabilities can say whatever one of centred logits can, so noise may choose them.
-@pytest.mark.parametrize(("inputs", "least"), [("centred", 4), ("log-probabilities", 8)])
+# A map of log-probabilities can say whatever one of centred logits can, only with more and larger
+# numbers, so noise chooses them now and then: in 3 of 24 draws.
+@pytest.mark.parametrize(("inputs", "least"), [("centred", 11), ("log-probabilities", 16)])
 def test_before_a_contest_a_ridge_is_given_its_pull_and_the_inputs_that_suit_the_rows(
     inputs, least
 ):
     suits = 0
-    for seed in range(8):
+    for seed in range(16):
         rng = np.random.default_rng(seed)
-        said = 2 * rng.normal(size=(2500, 3))
+        said = 2 * rng.normal(size=(600, 3))
         said -= said.mean(axis=1, keepdims=True)
         if inputs == "log-probabilities":
             said -= np.log(np.exp(said).sum(axis=1, keepdims=True))
-        # Sure rows are of class 2 more often; of a centred input only the other classes say so.
-        truth = said @ np.array([[1.0, 0.6, 0], [0, 1, 0], [0.3, 0, 0.4]]).T
+        truth = said * np.array([1.8, 1.0, 0.3])
         labels = (truth + rng.gumbel(size=truth.shape)).argmax(axis=1)
         rows = Predictions.from_logits(said, labels)
         settled = make_calibrator("ridge").settled(rows)

@@ -36,7 +36,7 @@ from calibrant.posthoc.state import SAMPLE_ROWS, AllParts, learnt
 from calibrant.predictions.predictions import Predictions
 
 DEFAULT_CANDIDATES = (
-    "temperature, top-rest, svs+top-rest, probit, probit+svs+top-rest, mcct+top-rest, "
+    "temperature, ets, top-rest, svs+top-rest, probit, probit+svs+top-rest, mcct+top-rest, "
     "mcct+svs+top-rest, smart, ridge, ridge+top-rest"
 )
 # Of one event: which way do its log odds bend, and does a map without a formula do better?
@@ -60,8 +60,9 @@ class AutoCalibrator(Calibrator):
 
     A candidate is a method, or a chain of them joined by ``+``: each step takes the
     log-probabilities of the one before for logits, and learns from what that says of rows that it
-    wasn't fitted to. The default has ten, which answer five questions differently: do the logits
-    err as if by normal noise (`probit`)? Are some ranks off, as where labels are noisy (`mcct`)? Is
+    wasn't fitted to. The default has eleven, which answer six questions differently: do the logits
+    err as if by normal noise (`probit`)? Can a sure row be of any class, by a share that doesn't
+    fall with its logits (`ets`)? Are some ranks off, as where labels are noisy (`mcct`)? Is
     a class off in all rows (`svs`)? Are classes confused in a lasting pattern (`ridge`)? Are
     confidences off at some margins (`top-rest`, or temperatures, `smart`)?
 
@@ -87,7 +88,7 @@ class AutoCalibrator(Calibrator):
         candidates: names, as a sequence or separated by commas, with default arguments; another
             form of a method behind a colon (``isotonic:one-vs-rest``). Methods that refuse the
             rows, or need more than logits, are left out and named in the report. ``"usual"`` is the
-            ten, or of two classes and top labels temperature, platt, beta, quadratic and
+            eleven, or of two classes and top labels temperature, platt, beta, quadratic and
             venn-abers (either class may be the positive one), of scores the same without
             temperature.
         rule: ``"average"``; or one candidate, the one of the ``"lowest"`` loss or the
@@ -123,7 +124,7 @@ class AutoCalibrator(Calibrator):
     facts: ClassVar[Facts | None] = Facts(
         "average by held-out likelihood",
         AVERAGED,
-        "three folds of ten methods: 1.3 s at 5 000 x 10, 3.1 s at 5 000 x 100",
+        "three folds of eleven methods: 1.3 s at 5 000 x 10, 3.1 s at 5 000 x 100",
         "fewer rows than about 200: then it is temperature scaling; it may change predictions",
     )
     weighs: ClassVar[bool] = True

@@ -76,6 +76,17 @@ def test_replicas_of_which_one_has_no_scores_are_put_together(tmp_path):
     assert saved(first.merge(second), tmp_path).rows == 2
 
 
+def test_rows_without_outcomes_of_replicas_are_summed(tmp_path):
+    both, whole = [cb.Monitor(), cb.Monitor()], cb.Monitor()
+    for one, p in zip(both, (np.full(3, 0.9), np.full(2, 0.6)), strict=True):
+        one.update(np.array([0.5]), [1])
+        for each in (one, whole):
+            each.predict([f"{p[0]}-{i}" for i in range(len(p))], p)
+    merged = saved(both[0].merge(both[1]), tmp_path)
+    assert (merged.unlabelled.rows, merged.rows) == (5, 2)
+    assert merged.unlabelled.expected_accuracy == pytest.approx(whole.unlabelled.expected_accuracy)
+
+
 def test_replicas_whose_promise_is_broken_are_saved(tmp_path):
     both = [cb.Monitor(promise=Promise(0.1, 0.5)) for _ in range(2)]
     for one in both:

@@ -108,11 +108,11 @@ class Monitor:
     tolerance: float = argument(0.02, at_least=0, below=0.5)
     alpha: float = argument(0.05, above=0, below=1)
     average_run_length: float = argument(1e5, above=1, at_most=1e100)
-    window: int = argument(1000, at_least=50)
-    latest: int = argument(5000, at_least=200)
+    window: int = argument(1000, at_least=50, at_most=1e12)
+    latest: int = argument(5000, at_least=200, at_most=1e9)
     n_groups: int | None = None
-    most_waiting: int = argument(100_000, at_least=1)
-    open_clusters: int = argument(1, at_least=1)
+    most_waiting: int = argument(100_000, at_least=1, at_most=1e9)
+    open_clusters: int = argument(1, at_least=1, at_most=1e9)
     promise: Promise | None = None
 
     def __post_init__(self) -> None:

@@ -213,8 +213,8 @@ class JsonLinesReader(TextReader):
         if any(isinstance(cell, str) for cell in cells):
             signs = "%" if self.options.are == "percent" and not worded else ""
             found = self.texts(name, [str(cell).strip().removesuffix(signs) for cell in cells])
-        # Numbers may stand in quotes; whole ones may be names of classes.
-        if found.dtype.kind == "U" and not worded and (wide or not np.char.isdigit(found).all()):
+        # Numbers may stand in quotes.
+        if found.dtype.kind == "U" and not worded:
             with suppress(ValueError):
                 return found.astype(np.float64)
         return found

@@ -50,6 +50,14 @@ def draw_labelled_logits(
     return temperature * honest, labels
 
 
+@pytest.fixture(autouse=True)
+def no_figure_stays_open() -> Iterator[None]:
+    """Close what a test drew; pyplot keeps every figure, and warns of many."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
+
+
 @pytest.fixture(scope="session")
 def labelled_logits() -> Callable[..., Labelled]:
     """The function that draws logits; their right temperature is 2 unless asked otherwise."""

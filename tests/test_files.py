@@ -140,6 +140,23 @@ def test_the_last_layer_comes_back_where_the_format_can_hold_it(tmp_path: Path, 
     assert np.array_equal(back.reference, reference)
 
 
+def test_a_header_is_read_again_where_python_fails_to_parse_it(tmp_path: Path, monkeypatch):
+    np.savez(tmp_path / "p.npz", probs=[[0.2, 0.8]], labels=[1])
+    read, failed = np.lib.format.read_array_header_1_0, []
+
+    def fails_first(file, *rest):
+        if not failed:
+            failed.append(file.read(20))
+            raise SystemError("AST constructor recursion depth mismatch (before=51, after=47)")
+        return read(file, *rest)
+
+    monkeypatch.setattr(
+        "calibrant.files.formats.numpy_files.npy.read_array_header_1_0", fails_first
+    )
+    assert read_predictions(tmp_path / "p.npz").scores.tolist() == [[0.2, 0.8]]
+    assert failed
+
+
 def test_half_a_last_layer(tmp_path: Path):
     np.savez(tmp_path / "half.npz", logits=LOGITS, labels=LABELS, head_weight=LOGITS.T)
     with pytest.raises(PredictionsError, match="there is a 'head_weight' but no 'head_bias'"):

@@ -145,7 +145,14 @@ def npy_stream(file: BinaryIO, name: str, *, mapped: bool = False) -> ArrayStrea
     """
     version = npy.read_magic(file)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, by_column, dtype = read(file)
+    start = file.tell()
+    try:
+        shape, by_column, dtype = read(file)
+    except SystemError:
+        # NumPy parses the header as Python, which Python 3.11 now and then can't do while it
+        # collects garbage ("AST constructor recursion depth mismatch"); it can a moment later.
+        file.seek(start)
+        shape, by_column, dtype = read(file)
     if dtype.hasobject:
         raise PredictionsError(
             f"{name} holds pickled Python objects, which are refused because they can run code; "

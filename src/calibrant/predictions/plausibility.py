@@ -280,7 +280,8 @@ def _agreement(said: IntArray, labels: IntArray, seen: _Seen) -> Iterator[Findin
     if agree == n:
         yield from _of_predictions(seen.confidence if seen.top_only else _of_two(seen.probs))
     if deviation == 0 or (agree - mean) / deviation >= USUAL:
-        far = float(seen.confidence.sum()) - agree > FAR * n
+        # Confidences are at most 1: where so few rows are wrong, nobody need compute them.
+        far = n - agree > FAR * n and float(seen.confidence.sum()) - agree > FAR * n
         turned = _matched(said, labels) if far else None
         if turned is not None and turned - agree / n > FAR:
             yield Finding(

@@ -30,7 +30,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.arrays import FloatArray, IntArray, places_in_runs
 
 # Thresholds in log odds: fixed before any row is seen. Below the lowest all rows are answered.
 GRID_TOP, GRID_BOTTOM, GRID_STEP = 16.0, -9.0, 0.05
@@ -218,8 +218,7 @@ def resampled(rows: Tested, rng: np.random.Generator) -> Tested:
     drawn = rng.integers(rows.units, size=rows.units)
     sizes = np.diff(ends)[drawn]
     unit = np.repeat(np.arange(rows.units), sizes)
-    within = np.arange(len(unit)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    taken = order[ends[drawn][unit] + within]
+    taken = order[ends[drawn][unit] + places_in_runs(sizes)]
     return replace(
         rows,
         counts=rows.counts[taken],

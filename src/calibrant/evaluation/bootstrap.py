@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.arrays import FloatArray, IntArray, places_in_runs
 from calibrant.core.threads import one_blas_thread, worker_count
 from calibrant.evaluation.at_breakpoints import (
     CurvesAtBreakpoints,
@@ -79,8 +79,8 @@ class Pieces:
         widths = np.diff(breakpoints.positions)
         number = -(-widths // PIECE)
         stretch = np.repeat(np.arange(len(widths)), number)
-        within = np.arange(len(stretch)) - np.repeat(np.cumsum(number) - number, number)
-        first = breakpoints.positions[stretch] + within * widths[stretch] // number[stretch]
+        along = places_in_runs(number) * widths[stretch] // number[stretch]
+        first = breakpoints.positions[stretch] + along
         return cls(np.append(first, breakpoints.positions[-1]), stretch)
 
 

@@ -21,7 +21,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import Array, BoolArray, FloatArray, IntArray, like, namespace
+from calibrant.core.arrays import (
+    Array,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    like,
+    namespace,
+    places_in_runs,
+)
 from calibrant.core.checks import check_scores
 from calibrant.core.errors import PredictionsError
 from calibrant.core.result import facts_html
@@ -532,5 +540,5 @@ def _proportional_first(labels: IntArray, count: int) -> IntArray:
     share[np.lexsort((first, -remainder))[: count - share.sum()]] += 1
     by_label = np.argsort(inverse, kind="stable")
     rank = np.empty(len(labels), dtype=np.int64)
-    rank[by_label] = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+    rank[by_label] = places_in_runs(counts)
     return np.argsort(rank >= share[inverse], kind="stable")

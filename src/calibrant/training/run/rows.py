@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 from torch.utils.data import DataLoader, IterableDataset, Subset
 from torch.utils.data import default_collate as collate_rows  # pyright: ignore[reportUnknownVariableType]
 
+from calibrant.core.arrays import places_in_runs
 from calibrant.core.errors import CalibrantError, InputError
 from calibrant.training.data.dataset import DataSet
 from calibrant.training.data.images import Images, Normalisation, tensor
@@ -251,8 +252,7 @@ def split_by_class(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     order = np.random.RandomState(seed).permutation(len(truth))
     by_class = order[np.argsort(truth[order], kind="stable")]
     counts = np.bincount(truth)
-    rank = np.arange(len(truth)) - np.repeat(np.cumsum(counts) - counts, counts)
-    held_out = rank < np.floor(SHARE * np.repeat(counts, counts))
+    held_out = places_in_runs(counts) < np.floor(SHARE * np.repeat(counts, counts))
     _check(int(held_out.sum()), len(truth))
     kept, taken = np.sort(by_class[~held_out]), np.sort(by_class[held_out])
     return tensor(kept), tensor(taken)

@@ -3,8 +3,9 @@
 Value and gradient of one batch in float32, on one thread. The network isn't in it, nor RankMixup's
 pass over one mixture a row. In every turn each is called once, in an order that is drawn anew, so
 that all meet the same machine and nobody always comes after the same one. Printed are medians of
-processor time with their quartiles, and how many times as long as cross-entropy each took: this
-package's, and torch's. `--json benchmarks/results/losses.json` keeps them for the reference pages.
+processor time with their quartiles, and how many times as long as cross-entropy each took, medians
+over turns: this package's, torch's, and torch's with label smoothing. `--json
+benchmarks/results/losses.json` keeps them for the reference pages.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from calibrant.core.text import format_table
 from calibrant.training import make_loss
 from calibrant.training.losses import LOSSES
 
-SHAPES = ((128, 10), (256, 100), (256, 1000))
+SHAPES = ((128, 10), (128, 100), (128, 1000), (32, 50_000))
 WIDTH = 64  # of the features
 OWN, TORCHS = "cross-entropy", "torch's cross-entropy"
+SMOOTHED = "torch's, smoothed"
+MANY = 10_000  # classes, of which a quarter of the turns will do
 
 
 def step(loss: nn.Module, logits: Tensor, target: Tensor, more: Mapping[str, Tensor]) -> None:
@@ -52,8 +55,11 @@ def contenders(rows: int, classes: int) -> dict[str, Callable[[], None]]:
         },
     }
     more |= {name: {"features": torch.rand(rows, WIDTH)} for name in LOSSES if "fedlas" in name}
-    torchs = nn.CrossEntropyLoss()
-    calls: dict[str, Callable[[], None]] = {TORCHS: lambda: step(torchs, logits, target, {})}
+    torchs, smoothed = nn.CrossEntropyLoss(), nn.CrossEntropyLoss(label_smoothing=0.05)
+    calls: dict[str, Callable[[], None]] = {
+        TORCHS: lambda: step(torchs, logits, target, {}),
+        SMOOTHED: lambda: step(smoothed, logits, target, {}),
+    }
     for name in LOSSES:
         arguments: dict[str, Any] = {"samples": rows} if name == "crl" else {}
         loss = make_loss(name, classes, **arguments)
@@ -76,24 +82,35 @@ def main() -> None:
     for rows, classes in SHAPES:
         calls = contenders(rows, classes)
         if arguments.only:
-            wanted = {TORCHS, OWN, *arguments.only}
+            wanted = {TORCHS, SMOOTHED, OWN, *arguments.only}
             calls = {name: call for name, call in calls.items() if name in wanted}
         seconds: dict[str, list[float]] = {name: [] for name in calls}
-        for turn in range(-3, arguments.turns):
+        for turn in range(-3, arguments.turns if classes < MANY else arguments.turns // 4):
             for name in random.sample(list(calls), len(calls)):
                 began = time.process_time()
                 calls[name]()
                 if turn >= 0:
                     seconds[name].append(time.process_time() - began)
-        own, torchs = (float(np.median(seconds[name])) for name in (OWN, TORCHS))
         for name, taken in seconds.items():
             low, middle, high = np.quantile(taken, [0.25, 0.5, 0.75])
             spread = f"{1e3 * middle:.2f} ({1e3 * low:.2f} to {1e3 * high:.2f})"
-            times = [f"{middle / own:.2f}", f"{middle / torchs:.2f}"]
-            medians = {"ms": round(1e3 * middle, 4), "times": round(middle / torchs, 2)}
-            kept.setdefault(name, {})[f"{rows} x {classes}"] = medians
+            own, torchs, smoothed = (
+                float(np.median(np.divide(taken, seconds[other])))
+                for other in (OWN, TORCHS, SMOOTHED)
+            )
+            times = [f"{each:.2f}" for each in (own, torchs, smoothed)]
+            kept.setdefault(name, {})[f"{rows} x {classes}"] = {
+                "ms": round(1e3 * middle, 4),
+                "times": round(torchs, 2),
+                "times_own": round(own, 2),
+                "times_smoothed": round(smoothed, 2),
+            }
             table.append([f"{rows} x {classes}", name, spread, *times])
-    print(format_table(["batch", "loss", "ms", f"times {OWN}", f"times {TORCHS}"], table))
+    print(
+        format_table(
+            ["batch", "loss", "ms", *(f"times {each}" for each in (OWN, TORCHS, SMOOTHED))], table
+        )
+    )
 
     if arguments.json:
         arguments.json.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

@@ -214,24 +214,25 @@ def test_the_sum_over_pairs_and_its_gradient_are_those_of_all_pairs(dtype, n_cla
     )
 
 
-@pytest.mark.parametrize("n_classes", [3, 17, 100])
+@pytest.mark.parametrize("n_classes", [3, 33, 100, 500])
 @pytest.mark.parametrize("wide", [False, True])
-def test_cpc_by_running_sums_of_powers_is_that_by_decays(monkeypatch, n_classes, wide):
+def test_cpc_is_the_same_by_pairs_by_a_grid_and_by_decays(monkeypatch, n_classes, wide):
     logits, target = 3 * torch.randn(64, n_classes), torch.randint(n_classes, (64,))
     if wide:
         logits[5, 0] = 1000.0
-    powers = Mock(wraps=margins._weighted_sums)
-    monkeypatch.setattr(margins, "_weighted_sums", powers)
+    grid = Mock(wraps=margins._by_grid)
+    monkeypatch.setattr(margins, "_by_grid", grid)
     found: list[tuple[torch.Tensor, torch.Tensor]] = []
-    for on_host in (True, False):
-        monkeypatch.setattr(margins, "on_host", lambda logits, answer=on_host: answer)
+    for by_decays in (False, True):
+        if by_decays:
+            monkeypatch.setattr(margins, "pair_sum_and_gradient", margins._by_decays)
         z = logits.clone().requires_grad_()
         value = CPC(reduction="none")(z, target)
         value.sum().backward()
         assert z.grad is not None
         found.append((value.detach() - CrossEntropy(reduction="none")(logits, target), z.grad))
-    # Ranges that are too wide for powers go the other way by themselves.
-    assert powers.called is not wide
+    # Ranges that are too wide for a grid go the other way by themselves.
+    assert grid.called is (n_classes > 32 and not wide)
     torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-6, atol=1e-6)
 

@@ -38,9 +38,6 @@ class Rows:
         share: (M,) what a soft row counts by its labels' class weights, or None.
         whole: whether all rows are known to count.
         index: (M,) positions of the rows in the data set, or None.
-        log_probs: (M, K) log softmax, made when it is first asked for.
-        weight: (M,) 1 where valid, else 0.
-        count: () number of valid rows.
     """
 
     logits: Tensor
@@ -51,20 +48,19 @@ class Rows:
     soft: Tensor | None = None
     share: Tensor | None = None
     whole: bool = False
-    weight: Tensor = field(init=False)
-    count: Tensor = field(init=False)
     # Not by cached properties, which would end torch.compile's graph.
     _log_probs: Tensor | None = field(init=False, default=None)
-    _with_gradient: bool = field(init=False, default=True)
+    _with_gradient: bool = field(init=False, default_factory=torch.is_grad_enabled)
 
-    def __post_init__(self) -> None:
-        self._with_gradient = torch.is_grad_enabled()
-        if self.whole:
-            self.weight = self.logits.new_ones(len(self.valid))
-            self.count = self.logits.new_full((), len(self.valid))
-            return
-        self.weight = self.valid.to(self.logits.dtype)
-        self.count = self.weight.sum()
+    @property
+    def weight(self) -> Tensor:
+        """(M,) 1 where valid, else 0."""
+        return self.valid.to(self.logits.dtype)
+
+    @property
+    def count(self) -> Tensor:
+        """() number of rows that count."""
+        return self.weight.sum()
 
     @property
     def log_probs(self) -> Tensor:
@@ -86,23 +82,21 @@ class Rows:
         return Rows(self.logits[at], self.target[at], self.valid[at], soft=soft, whole=self.whole)
 
     def likelihood(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return cross-entropy without gradient, its gradient, and the gaps to the top logit.
+        """Return cross-entropy without gradient, its gradient, and the logits below their top.
 
         Returns:
-            (M,) losses, their (M, K) gradient by the logits, (M, K) max z - z_k.
+            (M,) losses, their (M, K) gradient by the logits, (M, K) z_k - max z.
         """
         logits, column = self.logits.detach(), self.target[:, None]
-        gaps = logits.amax(1, keepdim=True) - logits
-        if self.soft is not None:
-            probs = self.log_probs.detach().exp()
-            gradient = probs * self.soft.sum(1, keepdim=True) - self.soft
-            return self.cross_entropy.detach().clone(), gradient, gaps
+        gaps = logits - logits.amax(1, keepdim=True)
         # torch's softmax takes several times as long where classes are few.
-        gradient = gaps.neg().exp_()
+        gradient = gaps.exp()
         total = gradient.sum(1, keepdim=True)
-        values = gaps.gather(1, column).add_(total.log())[:, 0]
-        gradient.div_(total).scatter_add_(1, column, total.new_full((1, 1), -1.0).expand_as(total))
-        return values, gradient, gaps
+        if self.soft is not None:
+            gradient.mul_(self.soft.sum(1, keepdim=True) / total).sub_(self.soft)
+            return self.cross_entropy.detach().clone(), gradient, gaps
+        gradient.scatter_add_(1, column, total.neg()).mul_(total.reciprocal())
+        return total.log_().sub_(gaps.gather(1, column))[:, 0], gradient, gaps
 
     @property
     def cross_entropy(self) -> Tensor:
@@ -316,7 +310,7 @@ class CalibrationLoss(nn.Module):
         with full_precision(logits.device):
             rows = self._rows(logits, target, features)
             shape = torch.Size((logits.shape[0], *logits.shape[2:]))
-            return self._reduce(rows, self._over_labels(rows), shape)
+            return self._of_rows(rows, shape)
 
     def start_epoch(self, epoch: int) -> None:
         """Tell the loss that epoch `epoch`, counted from 0, begins; most don't care."""
@@ -490,6 +484,10 @@ class CalibrationLoss(nn.Module):
             )
         return weights.to(logits.dtype)
 
+    def _of_rows(self, rows: Rows, shape: torch.Size) -> Tensor:
+        """Return the loss of rows whose targets have a shape, reduced."""
+        return self._reduce(rows, self._over_labels(rows), shape)
+
     def _over_labels(self, rows: Rows) -> Tensor:
         """Return (M,) losses, of soft rows the mean over labels, one at a time if need be."""
         if rows.soft is None or self.takes_soft:
@@ -514,12 +512,10 @@ class CalibrationLoss(nn.Module):
         return None
 
     def _reduce(self, rows: Rows, values: Tensor, shape: torch.Size) -> Tensor:
-        weighted = self.class_weights is not None
-        if weighted:
-            share = rows.share
+        share = rows.share
+        if self.class_weights is not None:
             if share is None:
                 share = self._weights_of_classes(rows.logits)[rows.target] * rows.weight
-            rows.count = share.sum()
             values = values * share
         if not rows.whole:
             values = values.masked_fill(~rows.valid, 0)
@@ -527,13 +523,12 @@ class CalibrationLoss(nn.Module):
         if self.reduction == "none":
             shared = values if term is None else values + term * rows.weight
             return shared.reshape(shape)
-        if rows.whole and not weighted and self.reduction == "mean":
+        if rows.whole and share is None and self.reduction == "mean":
             return values.mean() if term is None else values.mean() + term
-        total = values.sum() if term is None else values.sum() + term * rows.count
+        count = rows.count if share is None else share.sum()
+        total = values.sum() if term is None else values.sum() + term * count
         # No row, or none with a weight, gives 0.
-        return (
-            total if self.reduction == "sum" else total / rows.count.masked_fill(rows.count == 0, 1)
-        )
+        return total if self.reduction == "sum" else total / count.masked_fill(count == 0, 1)
 
 
 def own_loss(loss: object, purpose: str) -> CalibrationLoss:

@@ -400,8 +400,8 @@ class CPC(MadeAtOnce):
     CE + discrimination * BDC + exclusion * BEC. BDC is the mean over j other than y of
     log(1 + exp(z_j - z_y)). BEC is 1 / ((K - 1)(K - 2)) times the sum over ordered pairs j, k other
     than y, j = k included, of log(1 + exp(z_k - z_j)) / 2: it pulls the wrong classes together.
-    With two classes there is no BEC. Beyond 32 classes the pairs aren't made one by one (`pair_sum`):
-    work and memory grow with N K log K.
+    With two classes there is no BEC. Beyond 32 classes the pairs aren't made one by one
+    (`pair_sum`): work and memory grow with N K log K.
 
     Args:
         discrimination: weight of BDC. 1 in the paper's code; 0.1 in BalCAL's comparison.

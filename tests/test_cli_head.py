@@ -147,16 +147,18 @@ def test_both_outputs_say_what_one_temperature_would_have_done(run, folder):
     assert f"NLL {expected['nll'].value:.4f} (" in text
     assert f"accuracy {100 * expected['accuracy'].value:.2f} % (" in text
     assert " points (" in text
-    files_without = ["--train", folder / "train.npz", "--test", folder / "test.npz"]
-    text = " ".join(run(*files_without, "--kappa", "1", *QUICK)[1].split())
-    assert "nothing says what one temperature" in text
 
 
-def test_without_validation_rows_a_warning_says_where_kappa_came_from(run, folder):
+def test_without_validation_rows_a_tenth_of_the_training_rows_serves(run, folder):
     arguments = ["--train", folder / "train.npz", "--test", folder / "test.npz"]
-    code, _, err = run(*arguments, *QUICK)
+    code, out, err = run(*arguments, *QUICK)
     assert code == 0
-    assert err.startswith("warning: kappa is chosen on 40 rows held out")
+    assert err.startswith("warning: without validation rows 40 of the training rows are held out")
+    assert out.startswith(("Take the temperature: ", "The retrained head is better than"))
+    rows = read_predictions(folder / "train.npz")
+    tenth = np.random.default_rng(0).permutation(400)[:40]
+    scaling = TemperatureScaling().fit(rows.logits[tenth], rows.labels[tenth])
+    assert f"(T = {scaling.temperature_:.3g}" in " ".join(out.split())
 
 
 def test_bad_input_is_one_sentence_and_exit_code_2(run, folder, tmp_path):

@@ -41,6 +41,7 @@ from calibrant.training.second_stages.sources import (
     FeatureScaling,
     FeatureSource,
 )
+from calibrant.training.second_stages.stage import HELD_OUT_SHARE
 
 # Candidates as factors on training accuracy, the same for every network. Denser towards 1, where
 # networks that generalise well have their kappa.
@@ -263,7 +264,6 @@ PAPER: dict[str, Any] = {"bottleneck": True, "learning_rate": 0.1, "epochs": 40}
 
 Feedback = Literal["running", "epoch_end"]
 FEWEST_HIDDEN = 64
-HELD_OUT_SHARE = 0.1
 # Training accuracy this far below its own best, with hardly a connection left, is a collapse.
 COLLAPSE = 0.1
 

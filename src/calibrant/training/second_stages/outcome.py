@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calibrant.core.errors import InputError
+import numpy as np
+
+from calibrant.core.errors import InputError, TrainingWarning, warn_caller
 from calibrant.core.text import format_table, listed, wrap
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.formatting import show
@@ -19,7 +21,7 @@ from calibrant.training.second_stages.measured import (
     Progress,
     beside_temperature,
 )
-from calibrant.training.second_stages.stage import SecondStage
+from calibrant.training.second_stages.stage import HELD_OUT_SHARE, SecondStage
 
 # What the new head is called where masks gained nothing.
 PLAIN = "retrained head"
@@ -33,15 +35,14 @@ class SecondStageOutcome:
         stage: the fitted second stage.
         baseline: the network's own head on the test rows.
         result: the new head on them.
-        beside: the new head beside the old one with a single temperature, on the same rows; None
-            without validation rows to fit that on.
+        beside: the new head beside the old one with a single temperature, on the same rows.
         seconds: that the fit took.
     """
 
     stage: SecondStage
     baseline: Evaluation
     result: Evaluation
-    beside: BesideTemperature | None
+    beside: BesideTemperature
     seconds: float
 
     @property
@@ -57,17 +58,14 @@ class SecondStageOutcome:
     @property
     def finding(self) -> str:
         """Whether to take the new head or one temperature, in a sentence."""
-        if self.beside is None:
-            return (
-                "Without held-out rows nothing says what one temperature on the network's head "
-                "would have done."
-            )
         gains = [title for title in self.beside.better if title != "accuracy"]
         if not gains:
-            losses = f", and better in {listed(self.beside.worse)}" if self.beside.worse else ""
+            than = f"does as well as the {self._head}"
+            if self.beside.worse:
+                than = f"is better than the {self._head} in {listed(self.beside.worse)}"
             return (
                 "Take the temperature: on the same held-out rows one temperature on the network's "
-                f"own head does as well as the {self._head}{losses}."
+                f"own head {than}."
             )
         price = f", and worse in {listed(self.beside.worse)}" if self.beside.worse else ""
         return f"The {self._head} is better than one temperature in {listed(gains)}{price}."
@@ -81,7 +79,7 @@ class SecondStageOutcome:
             "arguments": self.stage.get_params(),
             "baseline": self.baseline.as_dict(),
             "metrics": self.result.as_dict()["metrics"],
-            "one_temperature": None if self.beside is None else self.beside.as_dict(),
+            "one_temperature": self.beside.as_dict(),
             "kappa": None,
             **self.stage.summary(),
             "seconds": self.seconds,
@@ -101,14 +99,13 @@ class SecondStageOutcome:
             chosen = f", kappa {summary['kappa']:.3g}"
             if summary["plain_chosen"]:
                 chosen = "; no mask did better, so this is a head retrained without"
-        parts = [
+        parts = (
             wrap(self.finding),
             format_table(["metric", "network's head", self.name], rows),
             f"{self.stage.epochs} epochs in {self.seconds:.1f} s{chosen}",
             wrap(self.result.headline()),
-        ]
-        if self.beside is not None:
-            parts.append(wrap(str(self.beside)))
+            wrap(str(self.beside)),
+        )
         return "\n\n".join(parts)
 
 
@@ -129,7 +126,8 @@ def run_second_stage(
         train: what the network says, with features, of the rows that it was trained on.
         test: the same of the rows to measure on.
         validation: the same of held-out rows, for what is chosen by them and for the temperature
-            that the new head is compared with.
+            that the new head is compared with; None takes a tenth of the training rows, drawn by
+            the stage's seed, with a warning.
         resamples: of the bootstrap; None as for `evaluate`.
         seed: of the bootstrap.
         progress: called with a line of text as each epoch begins.
@@ -137,31 +135,44 @@ def run_second_stage(
     Raises:
         InputError: rows without features, or with other numbers of features or classes.
     """
-    given = [train, test] if validation is None else [train, test, validation]
-    _check_features(given)
+    _check_features([train, test] if validation is None else [train, test, validation])
+    if validation is None:
+        train, validation = _split(train, stage.seed)
     started = time.perf_counter()
     stage.fit(
         train.features,
         train.labels,
-        None if validation is None else (validation.features, validation.labels),
+        (validation.features, validation.labels),
         n_classes=train.n_classes,
-        reference_logits=None if validation is None else validation.logits,
+        reference_logits=validation.logits,
         progress=progress,
     )
     seconds = time.perf_counter() - started
     new = Predictions.from_logits(
         stage.logits(test.features), test.labels, source=f"{stage.method} on {test.source}"
     )
-    beside = None
-    if validation is not None:
-        beside = beside_temperature(validation, test, new, resamples=resamples, seed=seed)
     return SecondStageOutcome(
         stage=stage,
         baseline=evaluate(test, resamples=resamples, seed=seed),
         result=evaluate(new, resamples=resamples, seed=seed),
-        beside=beside,
+        beside=beside_temperature(validation, test, new, resamples=resamples, seed=seed),
         seconds=seconds,
     )
+
+
+def _split(train: Predictions, seed: int) -> tuple[Predictions, Predictions]:
+    """Return training rows without a tenth of them, and these."""
+    if train.n < 2:
+        raise InputError(f"{train.source}: has one row only, of which none can be held out")
+    held_out = max(1, round(HELD_OUT_SHARE * train.n))
+    warn_caller(
+        TrainingWarning(
+            f"without validation rows {held_out} of the training rows are held out, for what is "
+            "chosen and for the temperature; right only if the network was not trained on them"
+        )
+    )
+    order = np.random.default_rng(seed).permutation(train.n)
+    return train.take(order[held_out:]), train.take(order[:held_out])
 
 
 def _check_features(given: list[Predictions]) -> None:

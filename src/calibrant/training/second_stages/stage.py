@@ -42,6 +42,8 @@ from calibrant.training.second_stages.sources import (
 
 # For an interval beside a fit; `calibrant head` draws more, on test rows.
 BESIDE_RESAMPLES = 200
+# Of the training rows, held out where there are no others.
+HELD_OUT_SHARE = 0.1
 Schedule = Literal["constant", "cosine"]
 
 

@@ -14,11 +14,14 @@ import pytest
 
 import calibrant as cb
 from calibrant.core.result import Drawn, Result
+from calibrant.evaluation.best_set import may_be_best
 from calibrant.evaluation.history import History
+from calibrant.evaluation.uncertainty import paired_difference
 from calibrant.metrics.registry import METRICS, POSITIVE_METRICS
 
 VAL, TEST = cb.load_sample("validation"), cb.load_sample("test")
 LONGEST_REPR = 700
+SEVEN = ["ece", "adaece", "mce", "nll", "brier", "top_nll", "accuracy"]
 
 
 SCALING = cb.TemperatureScaling().fit_predictions(VAL)
@@ -94,6 +97,36 @@ def test_a_pickle_holds_only_what_was_found() -> None:
     before = len(pickle.dumps(found))
     str(found), found.as_dict(), found.positive
     assert len(pickle.dumps(found)) == before
+
+
+def test_results_of_ten_thousand_rows_pickle_small() -> None:
+    few, more = (cb.evaluate(TEST, metrics=SEVEN, resamples=n) for n in (100, 200))
+    by = cb.evaluate_by(TEST, np.arange(TEST.n) % 5, metrics=SEVEN[:5], resamples=100)
+    of_few, of_more, of_groups = (len(pickle.dumps(found)) for found in (few, more, by))
+    # A thousand resamples, as many as 10 000 rows have, take the rest at four bytes each.
+    assert of_more - of_few == 4 * 100 * len(SEVEN)
+    assert of_few + 4 * 900 * len(SEVEN) < 200_000
+    assert of_groups + 4 * 900 * 5 * 5 < 300_000
+
+
+def test_what_methods_have_in_common_is_kept_once() -> None:
+    one, two = (
+        cb.compare(names, fit=VAL, test=TEST, resamples=100)
+        for names in (["none"], ["none", "temperature"])
+    )
+    # Confidences and replicates are a method's own; labels, predicted classes, margins are not.
+    assert len(pickle.dumps(two)) - len(pickle.dumps(one)) < 8 * TEST.n + 15_000
+    first, second = (method.evaluation.scores for method in two.methods)
+    assert first.correct is second.correct
+
+
+def test_replicates_that_pickles_round_alike_make_no_difference() -> None:
+    drawn = np.random.default_rng(0).uniform(0.4, 0.5, 1_000)
+    kept = [(drawn + shift).astype(np.float32).astype(np.float64) for shift in (0.0, 1e-10)]
+    assert (kept[0] != kept[1]).any()
+    assert paired_difference(*kept, (0.45, 0.45 + 1e-10)).p_value == 1
+    costs = np.array([0.45, 0.45 + 1e-10])
+    assert may_be_best(costs, np.stack(kept), 0.95).tolist() == [True, True]
 
 
 def test_a_comparison_pickles_to_little_more_than_its_evaluations() -> None:

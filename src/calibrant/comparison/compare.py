@@ -36,7 +36,7 @@ from calibrant.core.text import counted
 from calibrant.core.threads import each_at_once, worker_count
 from calibrant.core.weights import mean
 from calibrant.evaluation.bootstrap import drawn_once
-from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.evaluate import evaluate, sharing
 from calibrant.evaluation.results import Evaluation
 from calibrant.evaluation.sample import RowSample, losses_of
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
@@ -241,6 +241,7 @@ def compare(
         network = replace(RowSample.of(test), margins=narrow).for_pictures(losses=True)
     before_fit = _mean_scores(fit)
     verdict = decide(entries, level, margin)
+    evaluations = sharing(entry.evaluation for entry in entries)
     return Comparison(
         fit.source,
         test.source,
@@ -248,7 +249,10 @@ def compare(
         test.n,
         rank_by,
         # Only the verdict reads each row's losses, and they are most of the memory.
-        [replace(entry, losses={}) for entry in entries],
+        [
+            replace(entry, evaluation=evaluation, losses={})
+            for entry, evaluation in zip(entries, evaluations, strict=True)
+        ],
         skipped,
         Network(network, resamples, seed, *before_fit),
         verdict,

@@ -20,7 +20,7 @@ from calibrant.core.tables import Table
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.formatting import in_percent, interval_of, show
 from calibrant.evaluation.results import MetricResult
-from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, difference_of
 from calibrant.metrics.proper import TOP_NLL
 from calibrant.metrics.registry import metrics_named
 from calibrant.posthoc.registry import METHODS
@@ -237,5 +237,6 @@ def _difference(
     before: MetricResult, after: MetricResult, level: float
 ) -> tuple[float, float, float]:
     """Return a difference with the interval of its paired resamples."""
-    ends = np.quantile(after.replicates - before.replicates, [(1 - level) / 2, (1 + level) / 2])
+    drawn = difference_of(after.replicates, before.replicates)
+    ends = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     return after.value - before.value, float(ends[0]), float(ends[1])

@@ -44,6 +44,7 @@ from calibrant.evaluation.sample import RowSample
 from calibrant.evaluation.uncertainty import (
     ROUNDING,
     PairedDifference,
+    difference_of,
     holm,
     paired_difference,
 )
@@ -154,7 +155,9 @@ def differences_to_best(
     drawn = np.stack([results[name].replicates for name in names])
     pairs = [(i, j) for i in range(len(names)) for j in range(i + 1, len(names))]
     found_p = [
-        pair_p_values(values[i] - values[i + 1 :], drawn[i] - drawn[i + 1 :])
+        pair_p_values(
+            difference_of(values[i], values[i + 1 :]), difference_of(drawn[i], drawn[i + 1 :])
+        )
         for i in range(len(names))
     ]
     p_values = np.concatenate(found_p)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray
 from calibrant.evaluation.sample import RowSample
-from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, ROUNDING
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, ROUNDING, difference_of
 from calibrant.metrics.resampling import cluster_stretch
 
 
@@ -163,11 +163,11 @@ def may_be_best(
         >>> may_be_best(np.array([0.0, 1.0, 9.0]), noise, 0.95)
         array([ True,  True, False])
     """
-    noise = replicates - replicates.mean(axis=1, keepdims=True)
     rounding = ROUNDING * max(1.0, float(np.abs(costs).max()))
     found = np.zeros(len(costs), dtype=np.bool_)
     for i in range(len(costs)):
-        drawn = noise[i] - noise
+        drawn = difference_of(replicates[i], replicates)
+        drawn -= drawn.mean(axis=1, keepdims=True)
         spread = drawn.std(axis=1)
         # What differs by the same amount on every resample has no noise to be measured in.
         some = spread > rounding / 1000

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import replace
+from hashlib import sha256
+from typing import Any, cast
+
+import numpy as np
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
@@ -12,13 +17,14 @@ from calibrant.core.progress import Watcher, watched
 from calibrant.evaluation.bootstrap import drawn_once
 from calibrant.evaluation.cell_sample import CellSample
 from calibrant.evaluation.results import Evaluation, MetricResult, result_of
-from calibrant.evaluation.sample import Sample
+from calibrant.evaluation.sample import RowSample, Sample
 from calibrant.evaluation.sample_sources import sample_of
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, ENOUGH, check_drawing
 from calibrant.metrics.metric_types import Measured, Metric, RowsMetric
 from calibrant.metrics.registry import metrics_named
 from calibrant.metrics.resampling import cluster_stretch
 from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.scoring import RowScores
 from calibrant.scale.engines import Engine
 from calibrant.scale.shards import Shards
 
@@ -186,3 +192,25 @@ def _intervals_of(sample: CellSample) -> str:
         text = f"{CLUSTERS}, {number}. {INDEPENDENT_FLOORS}"
     right = sample.cells.right
     return f"{text} {RARE}" if min(right, sample.n - right) < ENOUGH else text
+
+
+def sharing(found: Iterable[Evaluation]) -> list[Evaluation]:
+    """Return the same evaluations; of arrays that are alike they hold one, in memory and in files.
+
+    Methods that keep the predicted classes are right in the same rows, and labels of one file have
+    the same row numbers.
+    """
+    known: dict[tuple[str, bytes], Any] = {}
+
+    def shared(of: Any) -> Any:
+        own, fields = copy(of), cast("dict[str, Any]", vars(of))
+        for name, value in fields.items():
+            if isinstance(value, np.ndarray):
+                array: Any = np.ascontiguousarray(cast("Any", value))
+                bits = sha256(array).digest()
+                vars(own)[name] = known.setdefault((array.dtype.str, bits), array)
+            elif isinstance(value, RowSample | RowScores):
+                vars(own)[name] = shared(value)
+        return own
+
+    return [shared(evaluation) for evaluation in found]

@@ -46,7 +46,7 @@ from calibrant.core.progress import Progress, Watcher
 from calibrant.core.result import Drawn
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, format_table, wrap
-from calibrant.evaluation.evaluate import evaluate_sample
+from calibrant.evaluation.evaluate import evaluate_sample, sharing
 from calibrant.evaluation.formatting import percent, show
 from calibrant.evaluation.grouping import GroupKind, groups_in_memory, groups_of_files
 from calibrant.evaluation.results import Evaluation, MetricResult
@@ -359,7 +359,8 @@ def evaluate_labels(
         seed=seed,
         watch=watch,
     )
-    groups = {name: found.groups[name] for name in names if name in found.groups}
+    present = [name for name in names if name in found.groups]
+    groups = dict(zip(present, sharing(found.groups[name] for name in present), strict=True))
     # A page lists rows of groups, and none of many labels.
     return replace(found, by=MANY_LABELS, groups=groups, members={})
 

@@ -67,7 +67,8 @@ class MetricResult:
             have no floor.
         floor_95: 95 % quantile of that; a value below can't be told from perfect at this N.
         p_value: share of perfectly calibrated data sets that would show at least this value.
-        replicates: (R,) values on the resamples, paired over calibrators measured with one seed.
+        replicates: (R,) values on the resamples, paired over calibrators measured with one seed;
+            to seven digits, which `difference_of` knows.
 
     Examples:
         >>> import calibrant as cb
@@ -106,6 +107,14 @@ class MetricResult:
         """
         return self.floor_95 is not None and less_rounding(self.value) <= self.floor_95
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields; half of what a pickle would hold are digits that replicates lack."""
+        return vars(self) | {"replicates": self.replicates.astype(np.float32)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the fields up again."""
+        vars(self).update(state, replicates=state["replicates"].astype(np.float64))
+
     def as_dict(self) -> dict[str, float | None]:
         """Return the numbers as JSON takes them."""
         return {
@@ -136,6 +145,8 @@ def result_of(
     """
     value, drawn, honest, biased = found
     low, high = interval(value, drawn, level, biased=biased)
+    # After the interval, whose ends no rounding may move past the value.
+    drawn = drawn.astype(np.float32).astype(np.float64)
     if metric.name in beyond:
         least, most = beyond[metric.name]
         low, high = min(low, least), max(high, most)
@@ -297,7 +308,13 @@ class Evaluation(Drawn):
 
     def headline(self) -> str:
         """Return the finding in a sentence or two."""
-        return headline(self)
+        result, state = judge(self), state_of(self)
+        if state == "no probabilities":
+            return sentence(f"{_claim(self, state)}; {means(self)}")
+        claim, grounds = _claim(self, state), _grounds(self, state, result)
+        text = f"{claim} ({grounds}){';' if state == 'honest' else ':'} {means(self)}"
+        rest = _of_few_rows(self) if result else _of_others(self)
+        return " ".join(part for part in (sentence(text) + rest, of_positive(self)) if part)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it; fractions, not percent."""
@@ -329,14 +346,41 @@ class Evaluation(Drawn):
 
     def as_table(self) -> Table:
         """Return the table that it prints, a metric a row."""
-        return _table(self)
+        head = ["metric", "value", interval_of(self.level), "floor", "floor 95 %"]
+        results = list(self.results.values())
+        legend = in_percent([result.metric for result in results])
+        if any(result.floor is not None for result in results):
+            legend += f" {FLOOR}"
+        return Table(head, [_table_row(result) for result in results], notes=legend)
 
     def records(self) -> list[dict[str, Any]]:
         """Return a row for each metric: value, ends of the interval, floor, p-value; fractions."""
         return [{"metric": name} | result.as_dict() for name, result in self.results.items()]
 
     def __str__(self) -> str:
-        return _text(self)
+        classes = None if self.positive is not None else self.n_classes
+        width = "" if classes is None else f", {classes} classes"
+        rows = counted(self.n, "row")
+        if self.label_names is not None:
+            labels = counted(len(self.label_names), "label")
+            rows = f"{counted(self.n, 'prediction')} of {labels}, pooled"
+        table = self.as_table()
+        parts = [
+            wrap(self.headline()),
+            f"{self.source}: {rows}{width}, {FORMS.get(self.kind, self.kind)}",
+            wrap(weighing(self)),
+            table.to_text(),
+            "\n".join(f"{name} left out: {reason}" for name, reason in self.skipped.items()),
+            wrap(
+                f"In {counted(self.clipped_nll_rows, 'row')} the true class has a probability of "
+                "nearly 0, for which NLL counts 87.3."
+            )
+            if self.clipped_nll_rows
+            else "",
+            wrap(table.notes),
+            wrap(self.intervals),
+        ]
+        return "\n\n".join(part for part in parts if part) + left_out_text(self.broken)
 
 
 def judge(evaluation: Evaluation, preferred: str | None = None) -> MetricResult | None:
@@ -418,17 +462,6 @@ def means(evaluation: Evaluation) -> str:
     return f"mean confidence {percent(confidence)} %, accuracy {percent(accuracy)} %"
 
 
-def headline(evaluation: Evaluation) -> str:
-    """Return the finding about one set of predictions in one sentence, or two."""
-    result, state = judge(evaluation), state_of(evaluation)
-    if state == "no probabilities":
-        return sentence(f"{_claim(evaluation, state)}; {means(evaluation)}")
-    claim, grounds = _claim(evaluation, state), _grounds(evaluation, state, result)
-    text = f"{claim} ({grounds}){';' if state == 'honest' else ':'} {means(evaluation)}"
-    rest = _of_few_rows(evaluation) if result else _of_others(evaluation)
-    return " ".join(part for part in (sentence(text) + rest, of_positive(evaluation)) if part)
-
-
 def of_positive(evaluation: Evaluation) -> str:
     """Describe the positive class of binary predictions in a sentence; empty for other kinds."""
     mean, share = evaluation.mean_probability, evaluation.positive_share
@@ -450,15 +483,14 @@ def of_positive(evaluation: Evaluation) -> str:
     )
 
 
-def positive_numbers(evaluation: Evaluation) -> dict[str, float | str] | None:
+def positive_numbers(evaluation: Evaluation) -> dict[str, float | str | None] | None:
     """Return the numbers of that sentence as JSON takes them, and the sentence."""
-    mean, share = evaluation.mean_probability, evaluation.positive_share
     gap = evaluation.positive_gap
-    if mean is None or share is None or gap is None:
+    if gap is None:
         return None
     return {
-        "mean_probability": mean,
-        "share": share,
+        "mean_probability": evaluation.mean_probability,
+        "share": evaluation.positive_share,
         "gap": gap.value,
         "gap_low": gap.low,
         "gap_high": gap.high,
@@ -530,44 +562,6 @@ def against_floor(result: MetricResult) -> str:
     if result.at_floor:
         return "at the floor: no more than noise gives"
     return "above the floor: more than noise gives"
-
-
-def _text(evaluation: Evaluation) -> str:
-    """Return what an evaluation prints."""
-    classes = None if evaluation.positive is not None else evaluation.n_classes
-    width = "" if classes is None else f", {classes} classes"
-    form = FORMS.get(evaluation.kind, evaluation.kind)
-    table = _table(evaluation)
-    rows = counted(evaluation.n, "row")
-    if evaluation.label_names is not None:
-        labels = counted(len(evaluation.label_names), "label")
-        rows = f"{counted(evaluation.n, 'prediction')} of {labels}, pooled"
-    parts = [
-        wrap(headline(evaluation)),
-        f"{evaluation.source}: {rows}{width}, {form}",
-        wrap(weighing(evaluation)),
-        table.to_text(),
-        "\n".join(f"{name} left out: {reason}" for name, reason in evaluation.skipped.items()),
-        wrap(
-            f"In {counted(evaluation.clipped_nll_rows, 'row')} the true class has a probability of "
-            "nearly 0, for which NLL counts 87.3."
-        )
-        if evaluation.clipped_nll_rows
-        else "",
-        wrap(table.notes),
-        wrap(evaluation.intervals),
-    ]
-    return "\n\n".join(part for part in parts if part) + left_out_text(evaluation.broken)
-
-
-def _table(evaluation: Evaluation) -> Table:
-    """Return the table of an evaluation, a metric a row."""
-    head = ["metric", "value", interval_of(evaluation.level), "floor", "floor 95 %"]
-    results = list(evaluation.results.values())
-    legend = in_percent([result.metric for result in results])
-    if any(result.floor is not None for result in results):
-        legend += f" {FLOOR}"
-    return Table(head, [_table_row(result) for result in results], notes=legend)
 
 
 def weighing(evaluation: Evaluation) -> str:

@@ -50,6 +50,8 @@ FLOOR_QUANTILE = 0.95
 # Of many calibrated groups together, how often any may be called miscalibrated.
 FAMILY_LEVEL = 0.05
 ROUNDING = 1e-9
+# Results keep replicates with the digits of float32.
+DIGITS_KEPT = 2.0**-23
 
 
 def default_resamples(rows: int) -> int:
@@ -143,6 +145,12 @@ class PairedDifference:
         return self.value, self.low, self.high
 
 
+def difference_of(first: FloatArray, second: FloatArray) -> FloatArray:
+    """Return first - second, of any shapes that go together; 0 where the digits kept don't tell."""
+    found = first - second
+    return np.where(np.abs(found) <= DIGITS_KEPT * np.abs(first), 0.0, found)
+
+
 def paired_difference(
     first: FloatArray, second: FloatArray, values: tuple[float, float], level: float = DEFAULT_LEVEL
 ) -> PairedDifference:
@@ -157,8 +165,8 @@ def paired_difference(
     The biases of the two largely cancel in the difference; what is left is taken off. Two that
     differ by rounding alone, on every resample, don't differ.
     """
-    difference = values[0] - values[1]
-    replicates = first - second
+    difference = float(difference_of(*np.array(values)))
+    replicates = difference_of(first, second)
     if np.abs(replicates).max(initial=abs(difference)) <= ROUNDING:
         return PairedDifference(0.0, 0.0, 0.0, 1.0)
     noise = replicates - replicates.mean()

@@ -79,7 +79,7 @@ def device_of(array: Array) -> Any:
 
 def namespace(array: Array) -> Any:
     """Return the array-API namespace of `array`."""
-    if is_numpy(array):  # the general look-up costs as much as a chunk's arithmetic
+    if isinstance(array, np.ndarray):  # the general look-up costs as much as a chunk's arithmetic
         return xnp
     return array_namespace(array)
 
@@ -117,7 +117,9 @@ def working_dtype(array: Array) -> Any:
 
 def on_cpu(array: Array) -> bool:
     """Return whether `array` lies in the memory of the processor."""
-    return is_numpy(array) or str(device_of(array)).startswith(("cpu", "Cpu", "TFRT"))
+    if isinstance(array, np.ndarray):
+        return True
+    return str(device_of(array)).startswith(("cpu", "Cpu", "TFRT"))
 
 
 def row_chunks(array: Array, width: int = 0) -> Iterator[slice]:
@@ -138,8 +140,11 @@ def for_row_chunks(array: Array, work: Callable[[slice], None], width: int = 0) 
     Each call should write to its own rows of the outputs; then the result doesn't depend on how
     many threads ran.
     """
-    threaded = is_numpy(array) and array.size >= THREADED_ELEMENTS
-    for_each(list(row_chunks(array, width)), work, threaded=threaded)
+    if isinstance(array, np.ndarray) and array.size >= THREADED_ELEMENTS:
+        for_each(list(row_chunks(array, width)), work)
+        return
+    for part in row_chunks(array, width):
+        work(part)
 
 
 def for_each(items: Sequence[Item], work: Callable[[Item], None], *, threaded: bool = True) -> None:
@@ -147,8 +152,8 @@ def for_each(items: Sequence[Item], work: Callable[[Item], None], *, threaded: b
 
     NumPy lets go of the interpreter's lock inside its loops, so threads do help.
     """
-    threads = min(worker_count(), len(items))
-    if threads < 2 or not threaded:
+    threads = min(worker_count(), len(items)) if threaded else 1
+    if threads < 2:
         for item in items:
             work(item)
         return

@@ -33,7 +33,12 @@ from calibrant.core.arrays import (
     to_numpy,
     working_dtype,
 )
-from calibrant.core.errors import LooksLikeProbabilitiesWarning, PredictionsError, warn_caller
+from calibrant.core.errors import (
+    AdvisedError,
+    LooksLikeProbabilitiesWarning,
+    PredictionsError,
+    warn_caller,
+)
 
 # Rounding may leave the sum of a row of K probabilities this far from 1.
 ROW_SUM_TOLERANCE = {"float16": 2e-2, "bfloat16": 5e-2, "float32": 1e-4, "float64": 1e-4}
@@ -208,18 +213,20 @@ def _check_simplex(chunk: Array, source: str, offset: int) -> None:
     if not bool(xp.all(chunk >= 0)):
         row, column = (int(i[0]) for i in np.nonzero(to_numpy(chunk < 0)))
         at = row_number(offset + row)
-        raise PredictionsError(
+        raise AdvisedError(
             f"{source}: 'probs' must not be negative, but row {at}, column {column} "
-            f"holds {float(chunk[row, column])}{AS_LOGITS}"
+            f"holds {float(chunk[row, column])}",
+            AS_LOGITS,
         )
     wide = xp.astype(chunk, xp.float64)
     # Sums in another order differ in the last bits, and whoever reads rows may have summed so.
     off = xp.abs(xp.sum(wide, axis=1) - 1) > _tolerance_of(chunk.dtype) * (1 + 1e-6)
     if bool(xp.any(off)):
         row = int(to_numpy(off).argmax())
-        raise PredictionsError(
+        raise AdvisedError(
             f"{source}: every row of 'probs' must sum to 1, but row {row_number(offset + row)} "
-            f"sums to {float(xp.sum(wide[row, :])):.6g}{what_sums_say(to_numpy(wide[row, :]))}"
+            f"sums to {float(xp.sum(wide[row, :])):.6g}",
+            what_sums_say(to_numpy(wide[row, :])),
         )
 
 

@@ -56,6 +56,23 @@ class PredictionsError(InputError):
     """
 
 
+class AdvisedError(PredictionsError):
+    """Predictions are malformed, and their form shows what to say of them.
+
+    Attributes:
+        sentence: what is wrong; advice: what to say, a clause behind it, which a caller may put
+            into words of its own.
+    """
+
+    def __init__(self, sentence: str, advice: str) -> None:
+        super().__init__(sentence, advice)
+        self.sentence, self.advice = sentence, advice
+
+    def __str__(self) -> str:
+        """Return both on one line."""
+        return on_one_line(self.sentence + self.advice)
+
+
 class CalibratorFileError(InputError):
     """A saved calibrator can't be trusted or understood."""
 

@@ -363,7 +363,7 @@ def by_risk(
         return score >= (math.inf if found is None else seen.grid[found])
 
     def covered(times: int) -> float | None:
-        if isinstance(test, BettingTest) and times * seen.units > MOST_UNITS:
+        if not _may_be_looked_ahead_to(times, seen, test):
             return None
         found = last_passed(seen, test, risk, sure, times)
         return None if found is None else rows.share(answered_at(found), level).value
@@ -406,9 +406,13 @@ def by_risk(
 
 def _enough(seen: Tested, test: RiskTest, risk: float, sure: float) -> int | None:
     """Return how many times as many rows would let a threshold pass, or None for very many."""
-    most = MOST_UNITS // seen.units if isinstance(test, BettingTest) else FURTHER[-1]
-    times = (each for each in FURTHER if each <= most)
+    times = (each for each in FURTHER if _may_be_looked_ahead_to(each, seen, test))
     return next((t for t in times if last_passed(seen, test, risk, sure, t) is not None), None)
+
+
+def _may_be_looked_ahead_to(times: int, seen: Tested, test: RiskTest) -> bool:
+    """Return whether so many times as many rows can be tried in bounded time."""
+    return not isinstance(test, BettingTest) or times * seen.units <= MOST_UNITS
 
 
 def _lowest_risk(seen: Tested, test: RiskTest, risk: float, sure: float) -> float | None:

@@ -40,6 +40,7 @@ from calibrant.core.checks import (
     look_like_probabilities,
 )
 from calibrant.core.errors import (
+    AdvisedError,
     InputError,
     NotApplicableError,
     NotIdentifiedWarning,
@@ -482,11 +483,10 @@ def read_scores(
     check_columns(estimator, scores)
     try:
         return _read_scores(estimator, scores, features, kind)
-    except PredictionsError as error:
-        text = str(error).replace(AS_LOGITS, AS_KIND).replace(AS_LOG_ODDS, AS_KIND)
-        if text == str(error):
+    except AdvisedError as error:
+        if error.advice not in (AS_LOGITS, AS_LOG_ODDS):
             raise
-        raise PredictionsError(text) from None
+        raise AdvisedError(error.sentence, AS_KIND) from None
 
 
 def _read_scores(

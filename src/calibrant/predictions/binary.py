@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import Array, IntArray, as_array, namespace, to_numpy, working_dtype
 from calibrant.core.checks import check_finite, check_labels, row_number
 from calibrant.core.errors import (
+    AdvisedError,
     InputError,
     LooksLikeProbabilitiesWarning,
     PredictionsError,
@@ -63,9 +64,10 @@ def two_columns(scores: Array, kind: BinaryKind, source: str) -> Array:
         return xp.stack([xp.zeros_like(wide), wide], axis=1)
     if bool(xp.any(outside)):
         row = int(to_numpy(outside).argmax())
-        raise PredictionsError(
+        raise AdvisedError(
             f"{source}: 'prob' must lie in [0, 1], but row {row_number(row)} holds "
-            f"{float(wide[row])}{AS_LOG_ODDS}"
+            f"{float(wide[row])}",
+            AS_LOG_ODDS,
         )
     return xp.stack([1 - wide, wide], axis=1)
 

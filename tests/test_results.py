@@ -39,6 +39,7 @@ def results() -> dict[str, Any]:
         "many": cb.compare_over(sets, ["none", "temperature"], **options),
         "models": cb.compare_models({"a": few, "b": few}, methods="temperature", **options),
         "rows": cb.rows_needed(np.full(100, 0.9), ece=0.05),
+        "split": cb.metrics.refinement_split(some.probs, some.labels),
         "worth": cb.posthoc.cross_validated("temperature", few, **options),
         "prior": cb.posthoc.estimate_prior(SCALING, some, few, resamples=20),
         "accuracy": cb.posthoc.expected_accuracy(SCALING, some, few, resamples=20),
@@ -70,7 +71,7 @@ def test_every_result_has_a_page_with_its_finding_and_its_table(name: str, tmp_p
     found.to_html(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     first, *_ = found.as_table().rows
-    assert first[0].removesuffix("*") in page.partition("<table")[2]
+    assert first[0].removesuffix("*").replace("> ", "&gt; ") in page.partition("<table")[2]
     if name in ("groups", "many", "worth", "prior", "accuracy"):
         assert found.headline()[:12] in page.partition("<h1")[2].partition("</h1>")[0]
 

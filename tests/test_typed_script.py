@@ -1,8 +1,9 @@
-"""A user's script is typed: pyright in its strict mode finds nothing to complain of."""
+"""A user's script is typed: the strict modes of pyright and mypy find nothing to complain of."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -76,3 +77,20 @@ def test_strict_pyright_is_content_with_a_script_of_a_user(tmp_path: Path) -> No
     )
     problems = json.loads(done.stdout)["generalDiagnostics"]
     assert [(one["range"]["start"]["line"], one["message"]) for one in problems] == []
+
+
+def test_strict_mypy_is_content_with_a_script_of_a_user(tmp_path: Path) -> None:
+    pytest.importorskip("mypy", reason="mypy isn't installed")
+    pytest.importorskip("matplotlib")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    words = ["-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(script)]
+    found = {"MYPYPATH": str(Path(calibrant.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | found,
+    )
+    assert done.stdout.startswith("Success"), done.stdout

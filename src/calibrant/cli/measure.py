@@ -267,7 +267,7 @@ def _with_rows_needed(result: Evaluation, options: MeasureOptions, draw: DrawOpt
 
         size = rows_needed(result.sample, options.rows_for, seed=draw.seed)
         text += f"\n\n{size}"
-        document["rows_needed"] = vars(size)
+        document["rows_needed"] = size.as_dict()
     return text, document
 
 

@@ -123,6 +123,18 @@ class Result:
         return f"<div><p>{escape(self.headline())}</p>\n{table.to_html()}\n{notes}</div>"
 
 
+class FewNumbers(Result):
+    """A result that is its fields: one row of numbers."""
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the fields as the row of a data frame."""
+        return [self.as_dict()]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON takes them."""
+        return self.__getstate__()
+
+
 class Drawn(Result):
     """A result that has a picture."""
 

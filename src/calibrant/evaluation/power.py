@@ -10,6 +10,8 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.checks import check_confidence
 from calibrant.core.errors import InputError
+from calibrant.core.result import FewNumbers
+from calibrant.core.tables import Table
 from calibrant.core.weights import mean as mean_of
 from calibrant.evaluation.sample import Sample
 from calibrant.evaluation.sample_sources import sample_of
@@ -26,8 +28,8 @@ STEP = 1.2
 HALVINGS = 14
 
 
-@dataclass(frozen=True)
-class SampleSize:
+@dataclass(frozen=True, repr=False)
+class SampleSize(FewNumbers):
     """The answer of `rows_needed`.
 
     Attributes:
@@ -49,12 +51,22 @@ class SampleSize:
     power: float
     significance: float
 
-    def __str__(self) -> str:
+    def headline(self) -> str:
+        """Return the answer as a sentence."""
         many = f"more than {MOST_ROWS}" if self.rows is None else f"about {self.rows}"
         return (
             f"You need {many} rows like these to tell an ECE of {100 * self.ece:.3g} % from noise "
             f"in {100 * self.power:.0f} % of cases."
         )
+
+    def as_table(self) -> Table:
+        """Return the answer beside what was asked."""
+        many = f"> {MOST_ROWS}" if self.rows is None else f"{self.rows}"
+        asked = f"{100 * self.ece:.3g}", f"{100 * self.power:.0f}", f"{100 * self.significance:.3g}"
+        return Table(["rows", "ECE %", "seen in %", "false alarms %"], [[many, *asked]])
+
+    def __str__(self) -> str:
+        return self.headline()
 
 
 # Parameters: what is to be seen, how surely, and of which rows.

@@ -24,6 +24,8 @@ from calibrant.core.arrays import (
     to_numpy,
     working_dtype,
 )
+from calibrant.core.result import FewNumbers
+from calibrant.core.tables import Table
 from calibrant.core.weights import mean, total
 from calibrant.metrics.full_rows import (
     BLOCKS,
@@ -49,8 +51,8 @@ BATCH_ROWS = 1 << 20
 LOSS_UNIT = 2.0**-24
 
 
-@dataclass(frozen=True)
-class RefinementSplit:
+@dataclass(frozen=True, repr=False)
+class RefinementSplit(FewNumbers):
     """nll = calibration + refinement, in nats.
 
     Attributes:
@@ -71,6 +73,21 @@ class RefinementSplit:
     calibration: float
     refinement: float
     inverse_temperature: float
+
+    def headline(self) -> str:
+        """Return what a temperature would gain, and what it can't, in a sentence."""
+        return (
+            f"Of an NLL of {self.nll:.4f}, {self.calibration:.4f} is calibration, which the "
+            f"temperature {1 / self.inverse_temperature:.3f} would gain, and {self.refinement:.4f} "
+            "refinement."
+        )
+
+    def as_table(self) -> Table:
+        """Return the parts, in nats."""
+        parts = self.nll, self.calibration, self.refinement, 1 / self.inverse_temperature
+        return Table(
+            ["NLL", "calibration", "refinement", "temperature"], [[f"{v:.4f}" for v in parts]]
+        )
 
 
 def refinement_split(probs: Array, labels: Array) -> RefinementSplit:

@@ -269,7 +269,8 @@ def test_every_step_of_a_partition_makes_its_objective_smaller(mixture, penalty)
         _, start = some_point(seed)
         metric = mixture.metric(3)
         values = [
-            mixture.at(*fit_partition(mixture, start, metric, steps)).value for steps in range(40)
+            mixture.at(*fit_partition(mixture, start, metric, steps)).value
+            for steps in (*range(12), 24, 39)  # each begins anew
         ]
         assert (np.diff(values) < 0).all()
     # ... and in the end there is nothing to gain.

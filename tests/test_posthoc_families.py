@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import fields
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -64,6 +65,12 @@ def _quick_choices(monkeypatch):
     monkeypatch.setattr(model_selection, "FEWEST_ROWS", 300)
 
 
+@pytest.fixture(scope="module")
+def fitted_once(overconfident):
+    """A function that fits a method to `overconfident`; what was fitted is kept."""
+    return cache(lambda method: fitted(method, *overconfident))
+
+
 # --- the contract
 
 
@@ -93,8 +100,8 @@ def test_constructor_only_checks_and_stores_and_parameters_can_be_read_and_set(m
 
 
 @every_method
-def test_learnt_attributes_end_in_an_underscore(method, overconfident):
-    calibrator = fitted(method, *overconfident)
+def test_learnt_attributes_end_in_an_underscore(method, fitted_once):
+    calibrator = fitted_once(method)
     learnt = set(vars(calibrator)) - set(calibrator.get_params())
     assert learnt == {
         *calibrator.state_names(),
@@ -138,11 +145,13 @@ def test_before_fit(method, tmp_path):
 
 
 @every_method
-def test_number_of_parameters(method, overconfident):
+def test_number_of_parameters(method, overconfident, fitted_once):
     # Those that may fall back to one temperature are made not to.
     own = {name: {"guard": False} for name in ("vector", "ridge", "matrix", "dirichlet", "pts")}
     own["cts"] = {"criterion": "ece"}
-    calibrator = fitted(method, *overconfident, **own.get(method, {}))
+    calibrator = (
+        fitted(method, *overconfident, **own[method]) if method in own else fitted_once(method)
+    )
     wanted = {"none": 0, "temperature": 1, "ets": 4, "vector": 10, "histogram": 15, "smart": 49}
     wanted |= {"temperature-laplace": 1, "predicted-class": 5, "matrix": 30, "dirichlet": 30}
     wanted |= {"cts": 5, "cts-gradient": 5, "pts": 66, "logit-clipping": 2, "consistency": 1}
@@ -157,8 +166,8 @@ def test_number_of_parameters(method, overconfident):
 
 
 @every_method
-def test_wrong_shapes_are_refused(method, overconfident):
-    calibrator = fitted(method, *overconfident)
+def test_wrong_shapes_are_refused(method, fitted_once):
+    calibrator = fitted_once(method)
     for wrong in (np.zeros((3, 4)), np.zeros((3, 6)), np.zeros(4), np.zeros((1, 3, 5))):
         with pytest.raises(PredictionsError, match=r"needs logits of shape \(N, 5\)"):
             calibrator.predict_proba(wrong)
@@ -663,13 +672,12 @@ def test_others_share_the_rest_in_their_old_proportions():
     np.testing.assert_allclose(rows, [[0.8, 0.15, 0.05], [0.8, 0.1, 0.1]])
 
 
-def test_a_confidence_of_exactly_one(overconfident):
+def test_a_confidence_of_exactly_one(fitted_once):
     certain = np.zeros((4, 5))
     certain[:, 1] = 1e4
     assert (softmax(certain).max(axis=1) == 1).all()
     for method in CONFIDENCE_MAPS:
-        calibrator = fitted(method, *overconfident)
-        probs = calibrator.predict_proba(certain)
+        probs = fitted_once(method).predict_proba(certain)
         assert (probs.max(axis=1) < 1).all()
         np.testing.assert_allclose(probs.sum(axis=1), 1)
         np.testing.assert_array_equal(probs.argmax(axis=1), 1)
@@ -681,11 +689,11 @@ def test_a_confidence_of_exactly_one(overconfident):
             assert (np.abs(again.predict_proba(certain)[:, 1] - 3 / 4) < 0.2).all()
 
 
-def test_binning_defaults_differ_from_no_calibration(overconfident):
+def test_binning_defaults_differ_from_no_calibration(overconfident, fitted_once):
     # Elsewhere these two methods were found to change nothing at all.
     logits, labels = overconfident
     for method in CONFIDENCE_MAPS:
-        probs = fitted(method, logits, labels).predict_proba(logits)
+        probs = fitted_once(method).predict_proba(logits)
         assert np.abs(probs - softmax(logits)).max() > 0.05
         hits = logits.argmax(axis=1) == labels
         assert abs(probs.max(axis=1).mean() - hits.mean()) < 0.01

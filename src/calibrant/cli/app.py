@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -55,10 +56,7 @@ class Commands(Group):
                     f"'{cmd_name}' is a command of the package {package}: pip install {package}"
                 )
             return found
-        if cmd_name not in self.commands:
-            module = import_module(f"calibrant.cli.{MODULES[cmd_name]}")
-            self.commands[cmd_name] = command_of(cmd_name, getattr(module, cmd_name))
-        return self.commands[cmd_name]
+        return _built(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first word names, and the other words."""
@@ -95,6 +93,12 @@ def command_of(name: str, found: Any) -> Any:
     command = get_command(found)
     command.name = name
     return command
+
+
+@cache
+def _built(name: str) -> Any:
+    """Return a command of this package; a process builds it once, however often it is called."""
+    return command_of(name, getattr(import_module(f"calibrant.cli.{MODULES[name]}"), name))
 
 
 def _plug_ins() -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ KEPT, COLUMNS, FEWEST = 64, 8, 8
 # Rows that are hashed together, so that a million take little memory.
 PART = 1 << 16
 # Smallest hashes of which those of copies are dropped before 64 are kept.
-AMPLE = 1 << 16
+AMPLE = 1 << 12
 # A row is known by its numbers only if one of them has more decimals than people round to.
 DECIMALS, UNROUNDED = 1e6, 0.1
 # Share of the fit among other rows from which on they count as the same. Rows of one number may
@@ -113,9 +113,9 @@ def _hashes_of(
         numbers = single.astype(np.float64)
         numbers += 0.0
         found = mixed(numbers.view(np.uint64) ^ found, seed=0)
-        numbers *= DECIMALS
-        numbers -= np.rint(numbers)
-        unrounded |= np.abs(numbers, out=numbers) > UNROUNDED
+        rest = np.flatnonzero(~unrounded)  # few rows need more than one column
+        parts = numbers[rest] * DECIMALS
+        unrounded[rest] = np.abs(parts - np.rint(parts)) > UNROUNDED
     for numbers in known:
         found = mixed(numbers.astype(np.uint64) ^ found, seed=1)
     return found, unrounded

@@ -156,7 +156,7 @@ class _Seen:
         if self.top_only:
             self.said: IntArray = np.concatenate([to_numpy(part.predicted) for part in parts])
         else:
-            self.said = largest_entries(self.scores)[0]
+            self.said, self.most = largest_entries(self.scores)
 
     @cached_property
     def probs(self) -> FloatArray:
@@ -166,7 +166,11 @@ class _Seen:
     @cached_property
     def confidence(self) -> FloatArray:
         """(n,) largest probabilities."""
-        return self.scores if self.top_only else self.probs.max(axis=1)
+        if self.top_only or self.kind != "logits":
+            return self.scores if self.top_only else self.probs.max(axis=1)
+        # No finding hangs on the seventh digit, and single precision takes a quarter of the time.
+        below = (self.scores - self.most[:, None]).astype(np.float32)
+        return 1 / np.exp(below, out=below).sum(axis=1).astype(np.float64)
 
     def of_scores(self) -> Iterator[Finding]:
         """Yield what scores say by themselves."""

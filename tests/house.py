@@ -8,39 +8,46 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 
 @dataclass
 class House:
-    """The modules of a package, by their dotted names.
+    """The modules of a package, by their dotted names; read when they are asked for.
 
     Attributes:
         source: folder of the package, which has its name.
-        files: file of each module.
-        trees: code of each module.
-        arrows: modules of the package that each module imports.
-        typed_arrows: the same with the imports that only type checkers see.
     """
 
     source: Path
-    files: dict[str, Path] = field(init=False)
-    trees: dict[str, ast.Module] = field(init=False)
-    arrows: dict[str, list[str]] = field(init=False)
-    typed_arrows: dict[str, list[str]] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.files = {self._name_of(file): file for file in sorted(self.source.rglob("*.py"))}
-        self.trees = {
+    @cached_property
+    def files(self) -> dict[str, Path]:
+        """File of each module."""
+        return {self._name_of(file): file for file in sorted(self.source.rglob("*.py"))}
+
+    @cached_property
+    def trees(self) -> dict[str, ast.Module]:
+        """Code of each module."""
+        return {
             name: ast.parse(file.read_text(encoding="utf-8")) for name, file in self.files.items()
         }
-        self.arrows = {
-            name: sorted({t for t in self.imported(tree) if t in self.files} - {name})
-            for name, tree in self.trees.items()
-        }
-        self.typed_arrows = {
-            name: sorted({t for t in self.imported(tree, types=True) if t in self.files} - {name})
+
+    @cached_property
+    def arrows(self) -> dict[str, list[str]]:
+        """Modules of the package that each module imports."""
+        return self._arrows(types=False)
+
+    @cached_property
+    def typed_arrows(self) -> dict[str, list[str]]:
+        """The same with the imports that only type checkers see."""
+        return self._arrows(types=True)
+
+    def _arrows(self, types: bool) -> dict[str, list[str]]:
+        return {
+            name: sorted({t for t in self.imported(tree, types=types) if t in self.files} - {name})
             for name, tree in self.trees.items()
         }
 

@@ -120,12 +120,15 @@ def fitted(method: str, rows: Rows) -> Fitted:
 def plain(draw):
     """A function that draws rows and fits a method to them; what was fitted is kept.
 
-    Rows of every dtype hold the same numbers, which float16 can hold (int16: their whole parts).
+    Rows of float32 hold the numbers that float16 can hold, and so many ties; those of float64 none.
     """
 
     @cache
-    def make(method: str, classes: int, dtype: str = "float64") -> tuple[Rows, Fitted]:
-        rows = draw(400, classes, 3).cast(lambda a: a.astype(np.float16).astype(dtype))
+    def make(
+        method: str, classes: int, dtype: str = "float64", seed: int = 3
+    ) -> tuple[Rows, Fitted]:
+        narrow = dtype if dtype == "float64" else "float16"
+        rows = draw(400, classes, seed).cast(lambda a: a.astype(narrow).astype(dtype))
         return rows, fitted(method, rows)
 
     return make
@@ -305,11 +308,12 @@ def test_saving_and_loading_changes_nothing(method, dtype, plain, tmp_path):
 
 @every_method
 @pytest.mark.parametrize(
-    ("dtype", "classes"), [("float16", 5), ("float32", 5), ("float64", 5), ("float32", MANY)]
+    ("dtype", "classes"), [("float16", 3), ("float32", 3), ("float64", 3), ("float32", MANY)]
 )
-def test_numpy_and_torch_agree(method, classes, dtype, plain):
-    ours, numpy_fit = plain(method, classes, dtype)
+def test_numpy_and_torch_agree(method, classes, dtype, draw):
+    ours = draw(500, classes, 1).cast(lambda a: a.astype(dtype))
     theirs = ours.cast(lambda a: torch.tensor(a, requires_grad=True))
+    numpy_fit = fitted(method, ours)
     torch_fit = fitted(method, replace(theirs, labels=torch.tensor(ours.labels)))
     # Sums of float32 rows are rounded in another order, which the table of many classes inherits.
     tolerance = 1e-6 if classes < 65 else 1e-3
@@ -327,10 +331,11 @@ def test_numpy_and_torch_agree(method, classes, dtype, plain):
 @every_method
 @pytest.mark.parametrize("classes", [5, MANY])
 def test_narrow_floats_agree_with_float64(method, classes, plain):
-    rows, wide = plain(method, classes)
+    rows = plain(method, classes, "float16")[0].cast(lambda a: a.astype(np.float64))
+    wide = fitted(method, rows).probs(rows)
     for dtype in ("float32", "float16"):
         narrow, calibrator = plain(method, classes, dtype)
-        np.testing.assert_allclose(calibrator.probs(narrow), wide.probs(rows), atol=2e-3)
+        np.testing.assert_allclose(calibrator.probs(narrow), wide, atol=2e-3)
 
 
 # --- masked classes, and rows that can't be used
@@ -339,7 +344,7 @@ def test_narrow_floats_agree_with_float64(method, classes, plain):
 @every_method
 @every_library
 def test_a_column_of_minus_infinity_is_as_if_it_were_not_there(method, library, plain):
-    rows, calibrator = plain(method, 5)
+    rows, calibrator = plain(method, 5, seed=10)
     masked = np.insert(rows.logits, 2, -np.inf, axis=1)
     weight, bias = rows.head
     wider = Rows(

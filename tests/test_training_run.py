@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -636,7 +637,7 @@ main()
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_no_temporary_file_of_a_killed_run_survives_the_next(
-    number: signal.Signals, idx_folder: Path, tmp_path: Path
+    number: signal.Signals, idx_folder: Path, tmp_path: Path, call: Callable[..., int]
 ) -> None:
     words = [
         "train",
@@ -656,20 +657,28 @@ def test_no_temporary_file_of_a_killed_run_survives_the_next(
     left = [item.name for item in (tmp_path / "run").iterdir() if item.name != "config.json"]
     assert (len(left), process.returncode) == (int(number == signal.SIGKILL), -number)
     if left:
-        done = command(*words[1:], "--resume")
-        assert done.returncode == 0, done.stderr
+        assert call(*words, "--resume") == 0
         assert not list((tmp_path / "run").glob(".*"))
 
 
-def test_no_room_for_a_checkpoint_is_one_sentence(idx_folder: Path, tmp_path: Path) -> None:
+def test_no_room_for_a_checkpoint_is_one_sentence(
+    idx_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    call: Callable[..., int],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "--data", idx_folder, "--out", "run", "--n-classes", 3]
     # A limit on the size of files fails in the middle of a file, as a full disk does.
-    line = f"ulimit -f 64; {sys.executable} -m calibrant train --data {idx_folder} --out run"
-    line += " --n-classes 3 --epochs 1 --batch-size 16"
-    done = subprocess.run(
-        ["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        code = call(*words, "--epochs", 1, "--batch-size", 16)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     sentence = "error: run/last.ckpt: can't be written: File too large\n"
-    assert (done.returncode, done.stderr) == (2, sentence)
+    assert (code, capsys.readouterr().err) == (2, sentence)
     # Nothing that the next run would trip over.
     assert list((tmp_path / "run").iterdir()) == []
 

@@ -230,9 +230,16 @@ class Comparison(Drawn):
             "skipped": [{"method": m, "reason": reason} for m, reason in self.skipped.items()],
         }
 
+    @cached_property
+    def _best(self) -> dict[str, str]:
+        """What `best_by` has found; a page asks it for every method."""
+        return {}
+
     def best_by(self, metric: str) -> str:
         """Return the name of the method with the best value of a metric."""
-        return min(self.methods, key=lambda method: method.place(metric)).name
+        if metric not in self._best:
+            self._best[metric] = min(self.methods, key=lambda method: method.place(metric)).name
+        return self._best[metric]
 
     def shown(self) -> list[ComparedMethod]:
         """Return the methods to choose from: of few methods all of them.

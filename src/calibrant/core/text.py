@@ -112,10 +112,10 @@ def strict_json(document: Any, **form: Any) -> str:
 
 
 def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in cast(Any, value).items()}
+    if isinstance(value, float):  # most values are numbers, and asking for a Mapping takes longest
+        return value if math.isfinite(value) else None
     if isinstance(value, list | tuple):
         return [_finite(item) for item in cast(Any, value)]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
+    if not isinstance(value, str | int) and isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in cast(Any, value).items()}
     return value

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from calibrant.core.errors import PredictionsError
 from calibrant.files.assembly import NO, YES
 from calibrant.files.formats import FORMATS, format_of, open_rows
-from calibrant.files.formats.base import OF_THE_NETWORK, RowReader
+from calibrant.files.formats.base import OF_THE_NETWORK, Columns, RowReader
 from calibrant.files.opening import extension_of, is_folder, open_binary
 from calibrant.files.options import FormatName, ReadFields, ReadOptions, ScoresAre
 from calibrant.files.schema import CORRECT, LABELS, PREDICTED, ends_of
@@ -166,13 +166,14 @@ def seen_of(file: RowReader) -> Seen:
     seen = Seen()
     numbered: dict[tuple[str, str], list[tuple[int, str]]] = {}
     seen.deep.update({name: shape for name, shape in shapes.items() if len(shape) > 2})
-    for name, shape in shapes.items():
-        if len(shape) not in (1, 2) or 0 in shape[:1]:
-            continue
-        text = file.type_of(name) == "text"
-        span = slice(0, min(*shape[:1], ROWS))
-        values = next(iter(file.read([name], [span], [name] if text else [])))[name]
-        match = re.fullmatch(r"(.*?)([0-9]{1,6})([^0-9]*)", name, flags=re.S)
+    lengths = {n: min(s[0], ROWS) for n, s in shapes.items() if len(s) in (1, 2) and s[0]}
+    words = [name for name in lengths if file.type_of(name) == "text"]
+    # All of as many rows at once: a file of text is gone through each time.
+    first: Columns = {}
+    for length in set(lengths.values()):
+        alike = [name for name in lengths if lengths[name] == length]
+        first |= next(iter(file.read(alike, [slice(0, length)], words)))
+    for name, values in ((name, first[name]) for name in lengths):
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]
         if values.ndim == 2 and values.shape[1] > 1 and values.dtype.kind in "fiub":
@@ -189,13 +190,13 @@ def seen_of(file: RowReader) -> Seen:
         ):
             seen.names[name] = tuple(map(str, values.tolist()))
         elif values.ndim == 1:
+            match = re.fullmatch(r"(.*?)([0-9]{1,6})([^0-9]*)", name, flags=re.S)
             if match and values.dtype.kind in "fiu":
                 numbered.setdefault((match[1], match[3]), []).append((int(match[2]), name))
-            words = values.dtype.kind in "USb"
-            if not words:
+            if values.dtype.kind not in "USb":
                 seen.numbers[name] = values
-            kind = seen.whole if words or (values == np.round(values)).all() else seen.single
-            kind[name] = values
+            whole = name not in seen.numbers or (values == np.round(values)).all()
+            (seen.whole if whole else seen.single)[name] = values
     for (stem, end), columns in numbered.items():
         _together(seen, stem, end, sorted(columns), names)
     return seen

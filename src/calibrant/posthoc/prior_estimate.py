@@ -120,7 +120,7 @@ class PriorEstimate(Result):
         >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
         >>> scaling = cb.posthoc.VectorScaling().fit_predictions(val)
         >>> new = test.take(np.flatnonzero((test.labels != 3) | (np.arange(test.n) % 9 == 0)))
-        >>> found = cb.posthoc.estimate_prior(scaling, new, val, resamples=20)
+        >>> found = cb.posthoc.estimate_prior(scaling, new, val, resamples=9)
         >>> share = (new.labels == 3).mean()
         >>> print(f"{share:.3f}", found.low[3] < share < found.high[3])
         0.013 True
@@ -242,7 +242,7 @@ def estimate_prior(
         >>> import calibrant as cb
         >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
         >>> scaling = cb.posthoc.VectorScaling().fit_predictions(val)
-        >>> cb.posthoc.estimate_prior(scaling, test, val, resamples=20).p_no_shift > 0.01
+        >>> cb.posthoc.estimate_prior(scaling, test, val, resamples=9).p_no_shift > 0.01
         True
     """
     check_drawing(resamples, level, seed)

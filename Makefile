@@ -16,6 +16,9 @@ OLDEST_TESTS := tests/test_formats_of_releases.py tests/test_cli_terminal.py tes
 # A second package in this checkout; the demonstration does without it.
 STUDIES := packages/calibrant-studies
 
+# What a process has compiled, the others of the tests needn't.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test tests other-processor oldest fuzz lint types docs bench bench-check release prepare-release clean
 
 demo: $(VENV)/.ready-user            ## the whole job on sample data; writes demo-report/

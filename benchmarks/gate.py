@@ -74,6 +74,10 @@ def probabilities(logits):
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
     return weights / weights.sum(axis=1, keepdims=True)
 
+def public(name):
+    # Metrics stood at the top of the package once.
+    return getattr(cb, name, None) or getattr(cb.metrics, name)
+
 def command(*words):
     return lambda: subprocess.run([sys.executable, "-m", "calibrant", *words], check=True,
                                   stdout=subprocess.DEVNULL)
@@ -88,19 +92,18 @@ def made(name, n, classes):
         np.savez(path, logits=logits, labels=labels)
         return command("measure", str(path))
     logits, labels = rows(max(n, 5_000), classes)
-    first, metrics = logits[:n], cb.metrics
+    first = logits[:n]
     if kernel in ("ece", "smece", "smce", "evaluate"):
         probs = probabilities(logits)
-        call = {"ece": lambda: metrics.expected_calibration_error, "evaluate": lambda: cb.evaluate,
-                "smece": lambda: metrics.smooth_ece,
-                "smce": lambda: metrics.smooth_calibration_error}[kernel]()
+        call = public({"ece": "expected_calibration_error", "smece": "smooth_ece",
+                       "smce": "smooth_calibration_error"}.get(kernel, kernel))
         return lambda: call(probs, labels)
     if kernel == "ece from logits":
         from calibrant.predictions.scoring import score_top
         def ece_from_logits():
             scores = score_top(cb.Predictions.from_logits(logits, labels))
-            return metrics.expected_calibration_error(scores.confidence, scores.correct,
-                                                      kind="confidence")
+            return public("expected_calibration_error")(scores.confidence, scores.correct,
+                                                        kind="confidence")
         return ece_from_logits
     what, method = kernel.split()
     fit = lambda: cb.make_calibrator(method).fit(logits, labels)

@@ -23,7 +23,7 @@ pytest.importorskip("h5py")
 pytest.importorskip("torch")
 pytest.importorskip("PIL")
 
-CASES = 450
+CASES = 320
 
 
 def test_damaged_files_and_odd_words_end_well(tmp_path, monkeypatch):

@@ -29,13 +29,14 @@ TOLERANCE = {"float32": 1e-6, "float64": 1e-8}
 NUDGE = 2e-6
 # Rows that rounding moves by more than the tolerance, as a share of all.
 MOST_BEYOND = 0.2
-# What would only take longer, or refuses a thousand classes for the time that it takes.
+# What would only take longer.
 QUICK: dict[str, dict[str, Any]] = {"group": {"partitions": 4}, "auto": {"folds": 2, "repeats": 1}}
-MANY = {
-    "sms": {"most_classes": 1000, "max_iterations": 2},
-    "ridge": {"most_classes": 1000, "max_iterations": 2, "ridge": 100.0},
-    "matrix": {"most_classes": 1000, "max_iterations": 2, "penalty": 1.0},
-    "dirichlet": {"most_classes": 1000, "max_iterations": 1, "penalty": 1000.0},
+# Fits of K x K numbers, which are tried with fewer classes than a thousand for the time they take.
+SQUARE = {
+    "sms": {"most_classes": 200, "max_iterations": 2},
+    "ridge": {"most_classes": 200, "max_iterations": 2, "ridge": 100.0},
+    "matrix": {"most_classes": 200, "max_iterations": 2, "penalty": 1.0},
+    "dirichlet": {"most_classes": 200, "max_iterations": 1, "penalty": 1000.0},
 }
 ONE_VS_REST = {
     f"{name} one-vs-rest": name for name in ("histogram", "bbq", "isotonic", "venn-abers")
@@ -52,6 +53,9 @@ OTHERS = {
     "dac layers": {"layers": "3,5"},
 }
 CASES = [*METHODS, *ONE_VS_REST, *OTHERS]
+WIDE = [(case, 200 if case in SQUARE else 1000) for case in CASES]
+SIZES = [(case, classes) for case in CASES for classes in (2, 10)] + WIDE
+every_size = pytest.mark.parametrize(("case", "classes"), SIZES)
 
 
 class Rows(NamedTuple):
@@ -86,8 +90,8 @@ def calibration_rows(classes: int) -> Predictions:
 def fitted(case: str, classes: int) -> Calibrator:
     method = ONE_VS_REST.get(case, case.partition(" ")[0])
     arguments = QUICK.get(method, {}) | OTHERS.get(case, {})
-    if classes == 1000:
-        arguments |= MANY.get(method, {})
+    if classes > 10:
+        arguments |= SQUARE.get(method, {})
     if case in ONE_VS_REST:
         arguments |= {"form": "one-vs-rest"}
     if case == "dac layers" and classes == 10:
@@ -181,8 +185,7 @@ def check(case: str, classes: int, rows: Rows) -> None:
     np.testing.assert_allclose(got["probs"].sum(axis=1), 1, atol=1e-5)
 
 
-@pytest.mark.parametrize("classes", [2, 10, 1000])
-@pytest.mark.parametrize("case", CASES)
+@every_size
 def test_a_graph_gives_what_predict_proba_gives(case, classes):
     kinds = ["real" if classes == 10 else "random", "extreme"]
     if case in ONE_VS_REST and classes == 1000:
@@ -197,12 +200,11 @@ def test_so_it_does_in_float64(case, classes):
     check(case, classes, rows_of("extreme", classes, "float64"))
 
 
-@pytest.mark.parametrize("classes", [2, 10, 1000])
-@pytest.mark.parametrize("case", CASES)
+@every_size
 def test_a_row_alone_is_the_row_among_others(case, classes):
     every = rows_of("extreme", classes, "float32")
     rows = Rows(*(part[::40][:5] for part in every))
     together = run(case, classes, rows)["probs"]
     for i in range(5):
         alone = run(case, classes, Rows(*(part[i : i + 1] for part in rows)))["probs"]
-        np.testing.assert_allclose(alone[0], together[i], atol=1e-5 if classes == 1000 else 1e-6)
+        np.testing.assert_allclose(alone[0], together[i], atol=1e-5 if classes > 10 else 1e-6)

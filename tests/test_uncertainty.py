@@ -318,3 +318,13 @@ def test_gaps_too_small_to_be_squared_are_drawn_towards_0() -> None:
         assert found.gaps.max() <= 1e-200
     mixed = ShrunkGaps.of_rows(np.full(40, 0.5), np.tile([0.0, 1.0], 20))
     np.testing.assert_array_equal(mixed.gaps, 0)
+
+
+def test_likely_gaps_do_not_depend_on_the_unit_of_the_weights() -> None:
+    confidence, correct = np.linspace(0.6, 0.9, 16), np.tile([0.0, 1.0, 0.0, 0.0], 4)
+    plain = ShrunkGaps.of_rows(confidence, correct).gaps
+    for unit in (1 / 16, 3.0):  # sixteenths sum to exactly 1
+        weighed = ShrunkGaps.of_rows(confidence, correct, np.full(16, unit)).gaps
+        np.testing.assert_allclose(weighed, plain, rtol=1e-12)
+    assert plain.min() > 0.1
+    np.testing.assert_array_equal(ShrunkGaps.of_rows(confidence, correct, np.zeros(16)).gaps, 0)

@@ -483,7 +483,8 @@ def demo(options: DemoOptions, output: OutputOptions) -> None:
         out / "calibrator.safetensors",
     )
     result.to_html(report)
-    write_text(document, as_json(result.as_dict()) + "\n")
+    found = result.as_dict()
+    write_text(document, as_json(found) + "\n")
     result[result.recommended].calibrator.save(saved)
     raw = result["none"].evaluation
     text = (
@@ -491,4 +492,4 @@ def demo(options: DemoOptions, output: OutputOptions) -> None:
         f"{wrap(raw.headline())}\n\n{result}\n\n"
         f"wrote {report} (open it in a browser), {document} and {saved} ({result.recommended})"
     )
-    emit(text, result.as_dict() | {"report": str(report)}, output.json)
+    emit(text, found | {"report": str(report)}, output.json)

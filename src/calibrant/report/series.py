@@ -180,8 +180,9 @@ def smoothed_reliability(
     size = 2 * SMOOTHING_CELLS
     count = np.bincount(category, rows.weight, size)
     residual = np.bincount(category, times(rows.correct - rows.confidence, rows.weight), size)
-    mean = np.divide(residual, count, out=np.zeros(size), where=count > 0)
-    middles = (np.arange(size) // 2 + 0.5) / SMOOTHING_CELLS
+    used = np.flatnonzero(count)
+    count, mean = count[used], residual[used] / count[used]
+    middles = (used // 2 + 0.5) / SMOOTHING_CELLS
     grid = np.linspace(0.0, 1.0, points)
     kernel = np.exp(-0.5 * ((grid - middles[:, None]) / width) ** 2)
 

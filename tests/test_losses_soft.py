@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant.core.errors import InputError
-from calibrant.training.losses import LOSSES, CrossEntropy, FeDLaS, ManyLabels, make_loss
+from calibrant.training.adapters import HeldOutRows
+from calibrant.training.losses import LOSSES, AdaFocal, CrossEntropy, FeDLaS, ManyLabels, make_loss
 
 CLASSES, ROWS = 4, 6
 COMPARING = ["mmce", "mdca", "soft-ece", "soft-avuc", "crl", "rankmixup"]
@@ -170,3 +171,22 @@ def test_the_gate_of_many_classes_stays_small():
     value = loss(torch.randn(2, 50_000), torch.tensor([1, 49_999]), torch.rand(2, 8))
     value.backward()
     assert value.isfinite()
+
+
+@pytest.mark.parametrize(
+    ("shape", "labels"), [((6, 3), (6, 3)), ((6,), (6,)), ((6, 1), (6,)), ((6, 3, 2), (6, 3, 2))]
+)
+def test_many_labels_learn_from_held_out_rows_that_come_in_batches(shape, labels):
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.randn(shape, generator=draw)
+    target = torch.randint(2, labels, generator=draw).float()
+    ours, theirs = (ManyLabels(base=AdaFocal(n_bins=3)) for _ in range(2))
+    seen = HeldOutRows()
+    for at in (slice(4), slice(4, None)):
+        seen.add(logits[at], target[at])
+    seen.teach(ours, "")
+    expected = torch.stack([torch.zeros(logits.numel()), logits.flatten()], 1)
+    theirs.base.update_from_validation(expected, target.flatten().long())
+    for name in ("edges", "gammas"):
+        torch.testing.assert_close(getattr(ours.base, name), getattr(theirs.base, name))
+    assert (ours.base.gammas != 1).any()

@@ -29,8 +29,15 @@ class HeldOutRows:
         self._rows: list[tuple[Tensor, Tensor]] = []
 
     def add(self, logits: Tensor, target: Tensor) -> None:
-        """Keep (M, K) logits of rows and their (M,) targets."""
-        self._rows.append((logits.detach().cpu(), target.cpu()))
+        """Keep logits (N, K, ...) and their targets, (N, ...) or of the logits' shape."""
+        if target.shape != logits.shape:
+            target = target.flatten()
+        # As rows, since images of a dense task may differ in size from batch to batch.
+        rows = [
+            values.detach().cpu().movedim(1, -1).flatten(0, -2) if values.ndim > 1 else values.cpu()
+            for values in (logits, target)
+        ]
+        self._rows.append((rows[0].detach(), rows[1]))
 
     def teach(self, loss: CalibrationLoss, otherwise: str) -> None:
         """Let the loss learn from the rows of all processes, and forget them.

@@ -199,9 +199,7 @@ class CalibrationCallback(Callback):
         if self._seen is None:
             return
         call = dict(zip(("logits", "target"), given, strict=False)) | named
-        # As rows, since images of a dense task may differ in size from batch to batch.
-        rows = call["logits"].movedim(1, -1).flatten(0, -2), call["target"].flatten()
-        self._seen[cast(CalibrationLoss, loss)].add(*rows)
+        self._seen[cast(CalibrationLoss, loss)].add(call["logits"], call["target"])
 
 
 def _losses_of(module: nn.Module) -> list[CalibrationLoss]:

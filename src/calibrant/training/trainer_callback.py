@@ -121,7 +121,8 @@ class TrainerCalibration(TrainerCallback, ExportableState):
                 "the TrainerCalibration whose compute_loss it has"
             )
         if self._fitting and not self.loss.training and "validation" in self.loss.needs:
-            self._seen.add(logits.flatten(0, -2).float(), labels.flatten())
+            tokens = labels.shape == logits.shape[:-1]  # whose classes come last
+            self._seen.add((logits.movedim(-1, 1) if tokens else logits).float(), labels)
         return self._plain(outputs, labels, num_items_in_batch)
 
     def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

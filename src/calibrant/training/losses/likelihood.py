@@ -482,8 +482,7 @@ class ManyLabels(CalibrationLoss):
         Raises:
             InputError: shapes that don't fit, or targets that are neither.
         """
-        if logits.ndim == 2 and logits.shape[1] == 1 and target.ndim == 1:
-            logits = logits[:, 0]
+        logits = _of_one_label(logits, target)
         if logits.shape != target.shape or logits.ndim == 0:
             raise InputError(
                 "logits and target of many labels must both be (N, L), (N, L, ...) or (N,), not "
@@ -505,10 +504,19 @@ class ManyLabels(CalibrationLoss):
 
     def update_from_validation(self, logits: Tensor, target: Tensor) -> None:
         """Give the base loss the outputs for held-out rows, shaped as in `forward`."""
-        self.base.update_from_validation(_no_and_yes(logits), target.round().long())
+        if target.is_floating_point():
+            target = target.round()
+        logits = _of_one_label(logits, target)
+        self.base.update_from_validation(_no_and_yes(logits), target.long())
 
     def _row_losses(self, rows: Rows) -> Tensor:
         return self.base._over_labels(rows)
+
+
+def _of_one_label(logits: Tensor, target: Tensor) -> Tensor:
+    """Return logits, those of a single label (N, 1) beside target (N,) as (N,)."""
+    one = logits.ndim == 2 and logits.shape[1] == 1 and target.ndim == 1
+    return logits[:, 0] if one else logits
 
 
 def _no_and_yes(logits: Tensor) -> Tensor:

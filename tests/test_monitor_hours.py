@@ -9,7 +9,7 @@ import pytest
 
 import calibrant as cb
 from calibrant.monitor.state_file import read_state, write_state
-from calibrant.monitor.windows import HOURS_KEPT, hour_of
+from calibrant.monitor.windows import HOURS_KEPT, Window, cell_sums, hour_of
 
 START = datetime(2026, 11, 23, 16, 20, tzinfo=UTC)
 
@@ -33,6 +33,37 @@ def test_a_time_is_read_however_it_is_written():
     for time in ("yesterday", "", None, True, float("nan"), -1, 10**400, [1]):
         with pytest.raises(cb.CalibrantError, match="row 0: a time must be"):
             hour_of(time, "row 0")
+
+
+def test_a_window_says_what_evaluate_says_of_rows_that_tie_in_their_cells():
+    rng = np.random.default_rng(3)
+    said = rng.choice([0.55, 0.7, 0.85, 0.95, 0.99], 3_000)
+    right = rng.random(3_000) < said - 0.06
+    (window,) = _fed(said, right, window=3_000).windows()
+    rows = cb.Predictions.from_confidence(said, correct=right)
+    found = cb.evaluate(rows, metrics=["ece"], resamples=2_000)
+    ece, gap = found["ece"], found.gap
+    assert (window.gap, window.gap_low, window.gap_high) == pytest.approx(gap, abs=1e-6)
+    assert window.ece == pytest.approx(ece.value, abs=1e-6)
+    # 400 draws against 2 000: an end is known to a tenth of the interval's width.
+    ends = (window.ece_low, window.ece_high, window.floor, window.floor_95)
+    width = ece.high - ece.low
+    assert ends == pytest.approx((ece.low, ece.high, ece.floor, ece.floor_95), abs=0.1 * width)
+
+
+def test_what_rows_depend_on_widens_a_window_as_fewer_rows_do():
+    rng = np.random.default_rng(4)
+    said = rng.choice([0.6, 0.8, 0.9], 6_000)
+    sums = cell_sums(said, rng.random(6_000) < said - 0.05)[0]
+    wide, few = Window.of_sums(0, sums, effect=4.0), Window.of_sums(0, sums / 4)
+    for name in ("gap_low", "gap_high", "ece_low", "ece_high", "floor", "floor_95"):
+        assert getattr(wide, name) == pytest.approx(getattr(few, name), abs=0.003), name
+
+
+def _fed(said, right, **settings) -> cb.Monitor:
+    monitor = cb.Monitor(**settings)
+    monitor.update(said, right)
+    return monitor
 
 
 def test_hours_are_the_rows_of_each_and_go_through_state_and_merge(tmp_path):

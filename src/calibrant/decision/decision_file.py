@@ -13,13 +13,13 @@ import json
 import math
 from dataclasses import MISSING, fields
 from os import fspath
-from types import UnionType
-from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.errors import CalibratorFileError, InputError
+from calibrant.core.typed import typed
 from calibrant.decision.base import Decision, Share
 from calibrant.decision.cost import CostDecision
 from calibrant.decision.grouped import GroupedDecision
@@ -37,6 +37,9 @@ RULES: dict[str, type[Decision]] = {
 }
 GROUPS, TOO_SMALL = "groups", "too_small"
 WITHIN = "calibrator/"
+# Value and interval of a share, of which those of no rows are None.
+ENDS = tuple[float | None, float | None, float | None]
+SHARES: dict[Any, Any] = {Share: ENDS, Share | None: ENDS | None}
 
 
 def save_decision(decision: Decision, path: StrPath) -> None:
@@ -168,7 +171,7 @@ def _made(
         part = _known(rule, source)
         if not issubclass(part, RiskDecision | SetDecision):
             raise ValueError(f"groups can't be decided by {part.rule}")
-        groups[_typed(str, name, GROUPS)] = _made(part, own, arrays, calibrator, source)
+        groups[typed(str, name, GROUPS)] = _made(part, own, arrays, calibrator, source)
     values = _values(kind, plain, state)
     return kind(calibrator=calibrator, **values, groups=groups)
 
@@ -182,16 +185,16 @@ def _values(
         hint, name = hints[each.name], each.name
         if name in ("calibrator", GROUPS):
             continue
-        if name == TOO_SMALL:
-            items = cast(dict[str, Any], plain[name]).items()
-            found[name] = {inner: _typed(int, value, name) for inner, value in items}
-        elif get_origin(hint) is dict:
+        if get_origin(hint) is dict and name != TOO_SMALL:
             inner = {n.removeprefix(f"{name}/"): a for n, a in state.items()}
             found[name] = {n: _array(a, name) for n, a in inner.items() if f"{name}/{n}" in state}
         elif get_origin(hint) is np.ndarray:
             found[name] = _array(state[name], name)
         elif name in plain or each.default is MISSING:
-            found[name] = _typed(hint, plain[name], name)
+            own = typed(SHARES.get(hint, hint), plain[name], name)
+            if hint in SHARES and own is not None:
+                own = Share(*(math.nan if end is None else end for end in own))
+            found[name] = own
     return found
 
 
@@ -199,24 +202,3 @@ def _array(array: NDArray[Any], name: str) -> NDArray[Any]:
     if array.dtype != np.float64 or not np.isfinite(array).all():
         raise ValueError(f"{name} isn't made of finite float64 numbers")
     return array
-
-
-def _typed(hint: Any, value: Any, name: str) -> Any:
-    """Return a value of JSON as a field of some type has it."""
-    if get_origin(hint) in (Union, UnionType):
-        if value is None and type(None) in get_args(hint):
-            return None
-        (hint,) = (each for each in get_args(hint) if each is not type(None))
-    if get_origin(hint) is tuple and isinstance(value, list):
-        inner, items = get_args(hint), cast(list[Any], value)
-        each = [inner[0]] * len(items) if inner[-1] is Ellipsis else inner
-        return tuple(_typed(h, v, name) for h, v in zip(each, items, strict=True))
-    if hint is Share and isinstance(value, list):
-        ends = [math.nan if end is None else end for end in cast(list[Any], value)]
-        return Share(*(end if end is math.nan else _typed(float, end, name) for end in ends))
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if math.isfinite(value):
-            return float(value)
-    elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
-        return value
-    raise ValueError(f"{name} can't be {str(value)[:40]!r}")

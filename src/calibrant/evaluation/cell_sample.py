@@ -315,9 +315,7 @@ class CellSample(Sample):
             rng, width = np.random.default_rng([seed, 10]), len(cells.position)
 
             def batch(size: int) -> Replicates:
-                drawn = cells.outcome.resampled(rng, size)
-                of_each = cells.resampled(drawn[:, :width], drawn[:, width:])
-                return values_of_resamples(curves, of_each)
+                return values_of_resamples(curves, cells.drawn(rng, size))
 
             found = _in_batches(batch, resamples, width)
         for metric in metrics:
@@ -332,13 +330,11 @@ class CellSample(Sample):
         if not floored:
             return {}
         cells, rng = self._cells, np.random.default_rng([seed, 12])
-        chance = np.clip(cells.confidence.sum(axis=0) / cells.count.sum(axis=0), 0.0, 1.0)
 
         def batch(size: int) -> Replicates:
-            right = cells.either.right(rng, chance, size)
-            return values_of_curves(floored, cells.with_hits(right))
+            return values_of_curves(floored, cells.honest(rng, size))
 
-        return _in_batches(batch, draws, len(chance))
+        return _in_batches(batch, draws, len(cells.position))
 
     def whole_rows(
         self, metrics: Sequence[RowsMetric], resamples: int, seed: int

@@ -112,6 +112,13 @@ class Kinds:
     spread: FloatArray
 
     @classmethod
+    def alike(cls, rows: FloatArray) -> Kinds:
+        """Return one kind of (P,) rows of weight 1 for each cell."""
+        width = len(rows)
+        ones, cell = np.ones(width), np.arange(width)
+        return cls(width, cell, rows.astype(np.int64), ones, 0 * ones)
+
+    @classmethod
     def of(
         cls, width: int, cell: IntArray, power: IntArray | None, sums: NDArray[np.int64]
     ) -> Kinds:
@@ -292,12 +299,16 @@ class CellSums:
         unit = 1.0 if power is None else np.ldexp(scale, powers_of(self.key, width))
         each = joined(self.sums[:, -2], self.sums[:, -1]) * unit
         np.add.at(confidence, (self.key % 2, index), each)
-        low = np.nextafter(edges[cell], 1.0)
-        low[cell == 0] = 0.0
         count = outcome.in_cells(outcome.rows * outcome.weight).reshape(2, -1)
         mean = confidence.sum(axis=0) / count.sum(axis=0)
-        # Rounding must not move the mean of a cell into the next.
-        return Cells(np.clip(mean, low, edges[cell + 1]), count, confidence, outcome, either)
+        return Cells(_within(mean, edges, cell), count, confidence, outcome, either)
+
+
+def _within(mean: FloatArray, edges: FloatArray, cell: IntArray) -> FloatArray:
+    """Return mean confidences of cells; rounding must not move one into the next cell."""
+    low = np.nextafter(edges[cell], 1.0)
+    low[cell == 0] = 0.0
+    return np.clip(mean, low, edges[cell + 1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -375,6 +386,8 @@ class Cells:
         confidence: (2, P) the sums of their confidences, times the weights.
         outcome: kinds of rows in 2 P cells, the wrong rows of each and then the right ones.
         either: kinds of rows in P cells, whatever their outcome.
+        effect: how many rows say as much as one that depends on no other; noise has a variance
+            that many times as large.
     """
 
     position: FloatArray
@@ -382,6 +395,25 @@ class Cells:
     confidence: FloatArray
     outcome: Kinds
     either: Kinds
+    effect: float = 1.0
+
+    @classmethod
+    def of_sums(cls, edges: FloatArray, sums: FloatArray, effect: float = 1.0) -> Cells:
+        """Return the cells between (C + 1,) edges of rows of which only sums are known.
+
+        Right rows of a cell and wrong ones count as equally confident.
+
+        Args:
+            edges: from 0 to 1.
+            sums: (3, C) of rows, of their confidences, and of right ones.
+            effect: see the class.
+        """
+        used = np.flatnonzero(sums[0])
+        rows, said, right = sums[:, used]
+        position = _within(said / rows, edges, used)
+        count = np.stack([rows - right, right])
+        outcome, either = Kinds.alike(count.ravel()), Kinds.alike(rows)
+        return cls(position, count, count * position, outcome, either, effect)
 
     @property
     def total(self) -> float:
@@ -402,8 +434,13 @@ class Cells:
 
     @cached_property
     def squares(self) -> FloatArray:
-        """(2, P) sums of squared weights of wrong and of right rows."""
-        return self.outcome.squares.reshape(2, -1)
+        """(2, P) sums of squared weights of wrong and of right rows, times `effect`."""
+        return self.effect * self.outcome.squares.reshape(2, -1)
+
+    @cached_property
+    def chance(self) -> FloatArray:
+        """(P,) with which rows are right if they are calibrated."""
+        return np.clip(self.confidence.sum(axis=0) / self.count.sum(axis=0), 0.0, 1.0)
 
     @cached_property
     def null_shift(self) -> FloatArray:
@@ -422,6 +459,20 @@ class Cells:
         """Return the residual curve of all rows."""
         gap = self.confidence.sum(axis=0) - self.count[1]
         return self._curves(gap[None], self.count.sum(axis=0)[None])
+
+    def drawn(self, rng: np.random.Generator, size: int) -> ResidualCurves:
+        """Return the curves of so many resamples of all rows."""
+        drawn = self._wider(self.outcome.resampled(rng, size), self.count.ravel())
+        width = len(self.position)
+        return self.resampled(drawn[:, :width], drawn[:, width:])
+
+    def honest(self, rng: np.random.Generator, size: int) -> ResidualCurves:
+        """Return the curves of so many sets of calibrated outcomes."""
+        right = self.either.right(rng, self.chance, size)
+        return self.with_hits(self._wider(right, self.count.sum(axis=0) * self.chance))
+
+    def _wider(self, drawn: FloatArray, expected: FloatArray) -> FloatArray:
+        return drawn if self.effect == 1 else expected + self.effect**0.5 * (drawn - expected)
 
     def resampled(self, wrong: FloatArray, right: FloatArray) -> ResidualCurves:
         """Return the curves of (R, P) other numbers of wrong and of right rows."""

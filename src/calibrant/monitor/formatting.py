@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from calibrant.core.errors import InputError
-from calibrant.core.text import counted, format_table, listed, wrap
+from calibrant.core.tables import Table
+from calibrant.core.text import counted, listed, wrap
 from calibrant.evaluation.formatting import percent
 from calibrant.monitor.delayed_labels import Pending, Unlabelled, Waiting
 from calibrant.monitor.diagnosis import Diagnosis
@@ -380,11 +381,16 @@ class MonitorFindings:
             if self.diagnosis is not None:
                 gains = refit or self.diagnosis.what_a_refit_gives()
                 parts.append(wrap(f"{self.which_way} {gains}"))
-            parts.append(windows_table(self.windows))
+            parts.append(for_terminal(windows_table(self.windows), ["floor"]))
         if self.hours:
-            parts.append(hours_table(self.hours))
+            parts.append(for_terminal(hours_table(self.hours[-SHOWN_WINDOWS:])))
         if self.groups:
-            parts.append(groups_table(self.groups))
+            most = sorted(self.groups, key=lambda group: group.log_e)[-SHOWN_WINDOWS:]
+            shown = [group for group in self.groups if group in most]
+            parts.append(for_terminal(groups_table(shown), ["finding"]))
+        if len(self.groups) > SHOWN_WINDOWS:
+            left = counted(len(self.groups) - SHOWN_WINDOWS, "group")
+            parts.append(f"{left} with less evidence left out.")
         off = [group.group for group in self.groups if group.off]
         if off:
             together = f"at {100 * self.alpha:g} % for all groups together"
@@ -401,37 +407,33 @@ def spaced(number: float) -> str:
     return f"{number:,.0f}".replace(",", " ") if number < 1e12 else f"{number:.3g}"
 
 
-def windows_table(windows: Sequence[Window]) -> str:
-    """Return the windows as a table, those in the middle left out if there are many."""
-    head = ["rows", "confidence", "accuracy", "gap", "interval", "ECE", "interval", "floor 95 %"]
+def windows_table(windows: Sequence[Window]) -> Table:
+    """Return the windows as a table; gap and ECE, which it is about, stand out."""
+    head = ["rows", "confidence", "accuracy", "gap", "interval"]
+    head += ["ECE", "interval", "floor", "floor 95 %"]
     lines = [
-        [f"{window.first} to {window.first + window.rows - 1}", *cells[:6], cells[7]]
+        [f"{window.first} to {window.first + window.rows - 1}", *_cells(window)]
         for window in windows
-        for cells in [window_cells(window)]
     ]
-    if len(lines) > SHOWN_WINDOWS:
-        half = SHOWN_WINDOWS // 2
-        lines = [*lines[:half], ["..."] + [""] * (len(head) - 1), *lines[-half:]]
+    bold = {(i, j) for i in range(len(lines)) for j in (3, 5)}
     note = (
         "In percent. Confidence: its mean; gap: confidence minus accuracy, with its 95 % interval. "
         "Floor 95 %: the ECE of calibrated confidences stays below it in 95 % of cases."
     )
-    return f"{format_table(head, lines)}\n\n{wrap(note)}"
+    return Table(head, lines, bold, note)
 
 
-def hours_table(hours: Sequence[tuple[str, Window]]) -> str:
-    """Return the latest hours as a table."""
+def hours_table(hours: Sequence[tuple[str, Window]]) -> Table:
+    """Return the hours as a table."""
     head = ["hour, UTC", "rows", "confidence", "accuracy", "gap", "interval"]
-    shown = hours[-SHOWN_WINDOWS:]
-    return format_table(
-        head, [[hour, str(found.rows), *window_cells(found)[:4]] for hour, found in shown]
-    )
+    lines = [[hour, str(found.rows), *_cells(found)[:4]] for hour, found in hours]
+    return Table(head, lines, {(i, 4) for i in range(len(lines))})
 
 
-def groups_table(groups: Sequence[GroupFound]) -> str:
-    """Return the groups as a table; of many those with the most evidence, in their order."""
-    most = sorted(groups, key=lambda group: group.log_e)[-SHOWN_WINDOWS:]
-    head = ["group", "rows", "first to latest", "gap", "interval", "evidence, nats"]
+def groups_table(groups: Sequence[GroupFound]) -> Table:
+    """Return the groups as a table."""
+    head = ["group", "rows", "first to latest", "gap, points", "interval"]
+    head += ["evidence, nats", "finding"]
     lines = [
         [
             " ".join(group.group.split())[:40],
@@ -440,16 +442,25 @@ def groups_table(groups: Sequence[GroupFound]) -> str:
             percent(group.gap),
             ends(group.gap_low, group.gap_high),
             f"{group.log_e:.1f}",
+            "wrong" if group.off else "",
         ]
         for group in groups
-        if group in most
     ]
-    left = len(groups) - len(lines)
-    more = f"\n\n{counted(left, 'group')} with less evidence left out." if left else ""
-    return f"{format_table(head, lines)}{more}"
+    return Table(head, lines, {(i, 3) for i in range(len(lines))})
 
 
-def window_cells(window: Window) -> list[str]:
+def for_terminal(table: Table, but: Sequence[str] = ()) -> str:
+    """Return a table without some columns, and without the middle of many rows."""
+    kept = [j for j, name in enumerate(table.head) if name not in but]
+    lines = [[row[j] for j in kept] for row in table.rows]
+    if len(lines) > SHOWN_WINDOWS:
+        half = SHOWN_WINDOWS // 2
+        lines = [*lines[:half], ["..."] + [""] * (len(kept) - 1), *lines[-half:]]
+    text = Table([table.head[j] for j in kept], lines).to_text()
+    return f"{text}\n\n{wrap(table.notes)}" if table.notes else text
+
+
+def _cells(window: Window) -> list[str]:
     """Return confidence, accuracy, gap, its interval, ECE, its interval, and both floors."""
     return [
         percent(window.confidence),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.arrays import Array, FloatArray, as_array, to_numpy
 from calibrant.core.errors import InputError, PredictionsError, heard_warnings
+from calibrant.core.typed import typed
 from calibrant.files.atomic import StrPath
 from calibrant.metrics.top_label import confidence_and_correct
 from calibrant.monitor.delayed_labels import Outcome, Unlabelled, Waiting, name_of
@@ -462,9 +463,7 @@ class Monitor:
         """
         saved = read_state(path)
         with damaged_is_said(path):
-            settings = dict(saved.header["settings"])
-            promised = settings.pop("promise", None)
-            monitor = cls(**settings, promise=promised and Promise(**promised))
+            monitor = typed(cls, saved.header["settings"], "its settings")
             unpack(saved, monitor._state)
         return monitor
 

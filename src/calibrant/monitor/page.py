@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import numpy as np
 from markupsafe import Markup
 
+from calibrant.core.tables import Table
 from calibrant.evaluation.formatting import percent
 from calibrant.monitor.delayed_labels import Pending
 from calibrant.monitor.diagnosis import Band
-from calibrant.monitor.formatting import GroupFound, MonitorFindings, ends, spaced, window_cells
+from calibrant.monitor.formatting import (
+    MonitorFindings,
+    ends,
+    groups_table,
+    hours_table,
+    spaced,
+    windows_table,
+)
 from calibrant.monitor.sequential_tests import ChangePoint
 from calibrant.monitor.state import PastAlarm
 from calibrant.monitor.windows import Window
@@ -31,6 +40,9 @@ from calibrant.report.charts import (
 )
 from calibrant.report.engine import Cell, PageTable, grouped, render_page, typeset
 
+# Columns of numbers of rows.
+OF_ROWS = {"rows", "first to latest", "alarm at row", "wrong since", "begun anew at row", "waiting"}
+
 
 def monitor_page(found: MonitorFindings, refresh: float | None = None) -> str:
     """Return the page as text; see `Monitor.to_html`."""
@@ -44,12 +56,16 @@ def monitor_page(found: MonitorFindings, refresh: float | None = None) -> str:
         headline=typeset(found.headline),
         evidence=typeset(found.evidence_sentence),
         condition=typeset(found.condition),
-        hours_table=_hours_table(found.hours) if found.hours else None,
+        hours_table=_shown("Table of hours", hours_table(found.hours)) if found.hours else None,
         unreadable=typeset(str(found.unreadable)) if found.unreadable.lines else "",
         waiting=typeset(str(found.waiting)) if any(found.waiting) else "",
-        pending_table=_pending_table(found.pending) if any(found.pending) else None,
+        pending_table=_shown("Table of predictions that wait", _pending_table(found.pending), (1,))
+        if any(found.pending)
+        else None,
         past=typeset(found.past_sentence),
-        past_table=_past_table(found.past) if found.past else None,
+        past_table=_shown("Table of alarms that were dealt with", _past_table(found.past), (3,))
+        if found.past
+        else None,
         refresh=None if refresh is None else max(round(refresh), 1),
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         doubt=typeset(found.doubt),
@@ -64,96 +80,75 @@ def monitor_page(found: MonitorFindings, refresh: float | None = None) -> str:
         diagnosis=diagnosis,
         deck=typeset(found.which_way),
         refit="" if diagnosis is None else typeset(diagnosis.what_a_refit_gives()),
-        bands_table=_bands_table(() if diagnosis is None else diagnosis.bands),
+        bands_table=_shown(
+            "Table of bands of confidence",
+            _bands_table(() if diagnosis is None else diagnosis.bands),
+            (4,),
+        ),
         groups=found.groups,
-        groups_table=_groups_table(found.groups),
-        windows_table=_windows_table(windows),
+        groups_table=_shown("Table of groups", groups_table(found.groups), (6,)),
+        windows_table=_shown("Table of windows", windows_table(windows)),
         unlabelled=typeset(str(found.unlabelled)) if found.unlabelled.rows else "",
         run_length=typeset(spaced(found.average_run_length)),
     )
 
 
-def _bands_table(bands: Sequence[Band]) -> PageTable:
-    rows: list[list[Cell | str]] = [
+def _shown(label: str, table: Table, words: Sequence[int] = ()) -> PageTable:
+    """Return a table as one of the page; columns of rows have spaces between thousands."""
+
+    def cell(text: str, column: int, *, bold: bool) -> Cell:
+        if table.head[column] in OF_ROWS:
+            text = re.sub(r"\d+", lambda found: grouped(int(found[0])), text)
+        return Cell(typeset(text) if column else text, bold=bold)
+
+    rows = [
+        [cell(text, j, bold=(i, j) in table.bold) for j, text in enumerate(row)]
+        for i, row in enumerate(table.rows)
+    ]
+    head = [name[:1].upper() + name[1:] for name in table.head]
+    return PageTable(label, head, rows, words=words, tall=True)
+
+
+def _bands_table(bands: Sequence[Band]) -> Table:
+    lines = [
         [
             f"{band.low:.3f} to {band.high:.3f}",
-            grouped(band.rows),
-            *_gap(band.gap, band.gap_low, band.gap_high),
+            str(band.rows),
+            percent(band.gap),
+            ends(band.gap_low, band.gap_high),
             ("too high" if band.gap > 0 else "too low")
             if band.off
             else "not distinguishable from zero",
         ]
         for band in bands
     ]
-    head = ["Confidence", "Rows", "Gap, points", "Interval", "Finding"]
-    return PageTable("Table of bands of confidence", head, rows, words=(4,))
+    head = ["confidence", "rows", "gap, points", "interval", "finding"]
+    return Table(head, lines, {(i, 2) for i in range(len(lines))})
 
 
-def _groups_table(groups: Sequence[GroupFound]) -> PageTable:
-    rows: list[list[Cell | str]] = [
-        [
-            group.group,
-            grouped(group.rows),
-            f"{grouped(group.first)} to {grouped(group.last)}",
-            *_gap(group.gap, group.gap_low, group.gap_high),
-            typeset(f"{group.log_e:.1f}"),
-            "wrong" if group.off else "",
-        ]
-        for group in groups
-    ]
-    head = ["Group", "Rows", "First to latest", "Gap, points", "Interval", "Evidence, nats"]
-    return PageTable("Table of groups", [*head, "Finding"], rows, words=(6,), tall=True)
-
-
-def _past_table(past: Sequence[PastAlarm]) -> PageTable:
-    rows: list[list[Cell | str]] = [
+def _past_table(past: Sequence[PastAlarm]) -> Table:
+    lines = [
         [
             one.alarm.test,
-            Cell(grouped(one.alarm.row), bold=True),
-            f"{grouped(one.alarm.since.low)} to {grouped(one.alarm.since.high)}",
+            str(one.alarm.row),
+            f"{since.low} to {since.high}",
             one.alarm.group or "",
-            grouped(one.until),
+            str(one.until),
         ]
         for one in past
+        for since in [one.alarm.since]
     ]
-    head = ["Test", "Alarm at row", "Wrong since", "Group", "Begun anew at row"]
-    return PageTable("Table of alarms that were dealt with", head, rows, words=(3,), tall=True)
+    head = ["test", "alarm at row", "wrong since", "group", "begun anew at row"]
+    return Table(head, lines, {(i, 1) for i in range(len(lines))})
 
 
-def _pending_table(pending: Pending) -> PageTable:
-    rows: list[list[Cell | str]] = [
-        [of, name, grouped(n)]
+def _pending_table(pending: Pending) -> Table:
+    lines = [
+        [of, name, str(n)]
         for of, counts in (("hour", pending.hours), ("group", pending.groups))
         for name, n in counts.items()
     ]
-    head = ["Of", "Hour, UTC, or group", "Waiting"]
-    return PageTable("Table of predictions that wait", head, rows, words=(1,), tall=True)
-
-
-def _hours_table(hours: Sequence[tuple[str, Window]]) -> PageTable:
-    rows = [[hour, grouped(window.rows), *_cells(window)[:4]] for hour, window in hours]
-    head = ["Hour, UTC", "Rows", "Confidence", "Accuracy", "Gap", "Interval"]
-    return PageTable("Table of hours", head, rows, tall=True)
-
-
-def _windows_table(windows: Sequence[Window]) -> PageTable:
-    rows = [
-        [f"{grouped(window.first)} to {grouped(window.first + window.rows - 1)}", *_cells(window)]
-        for window in windows
-    ]
-    head = ["Rows", "Confidence", "Accuracy", "Gap", "Interval"]
-    head += ["ECE", "Interval", "Floor", "Floor, 95 %"]
-    return PageTable("Table of windows", head, rows, tall=True)
-
-
-def _cells(window: Window) -> list[Cell | str]:
-    """Return the numbers of a window; gap and ECE, which the table is about, stand out."""
-    found = map(typeset, window_cells(window))
-    return [Cell(cell, bold=True) if i in (2, 4) else cell for i, cell in enumerate(found)]
-
-
-def _gap(gap: float, low: float, high: float) -> list[Cell | str]:
-    return [Cell(typeset(percent(gap)), bold=True), typeset(ends(low, high))]
+    return Table(["of", "hour, UTC, or group", "waiting"], lines)
 
 
 # --- charts, as the text of SVG elements in the classes of the page's style

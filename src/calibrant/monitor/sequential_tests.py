@@ -449,12 +449,6 @@ class Alarm:
         since = ChangePoint(at.row + by, at.low + by, at.high + by)
         return replace(self, row=self.row + by, since=since)
 
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Alarm:
-        """Return the alarm of which `as_dict` gave these fields."""
-        since: Any = ChangePoint(**fields["since"])
-        return cls(**fields | {"since": since})
-
 
 @dataclass
 class TwoTests:

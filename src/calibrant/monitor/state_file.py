@@ -12,15 +12,16 @@ import json
 import re
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from os import fspath
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import CalibrantError, CalibratorFileError
+from calibrant.core.typed import OtherTypeError, typed
 from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
 from calibrant.metrics.binned import LOGIT_CLIP
@@ -35,7 +36,7 @@ from calibrant.monitor.clusters import (
     largest_stakes,
 )
 from calibrant.monitor.delayed_labels import DelayedLabels, Outcome, Said, Unlabelled
-from calibrant.monitor.latest import NUMBERS, Form, Latest, Scores
+from calibrant.monitor.latest import NUMBERS, Form, Scores
 from calibrant.monitor.sequential_tests import (
     ALTERNATIVES,
     COUNT,
@@ -45,7 +46,7 @@ from calibrant.monitor.sequential_tests import (
     Evidence,
     Groups,
 )
-from calibrant.monitor.state import MOST_ALARMS, History, PastAlarm, State
+from calibrant.monitor.state import MOST_ALARMS, History, State
 from calibrant.monitor.windows import FOR_EVER, HOURS_KEPT, MOST_HOURS, WIDTH, Hours, Trail
 
 Arrays = dict[str, NDArray[Any]]
@@ -58,7 +59,6 @@ FORMAT = ParameterFormat("calibrant-monitor", 2, "the state of a monitor", "nump
 ROUNDING = 1e-6
 # Hardly a row pays less.
 LEAST = LOGIT_CLIP / 2
-_TRAIL = ("count", "row", "level", "sums")
 # Arrays of one length, by the last part of their names; others have as many entries as they need.
 _WHOLE = {"units", "products", "masses", "cells", "dependence"}
 
@@ -131,7 +131,7 @@ def damaged_is_said(path: StrPath) -> Generator[None]:
     except CalibrantError:
         raise
     except Exception as error:
-        why = f": {error}" if isinstance(error, Damaged) else ""
+        why = f": {error}" if isinstance(error, Damaged | OtherTypeError) else ""
         raise CalibratorFileError(
             f"{fspath(path)}: is a damaged state of a monitor{why}; begin a new one"
         ) from error
@@ -140,49 +140,98 @@ def damaged_is_said(path: StrPath) -> Generator[None]:
 # --- a state as a header and arrays
 
 
+@dataclass(frozen=True)
+class ScoresHeader:
+    """Of scores: their `Form`, and the ids that wait for their labels."""
+
+    kind: Literal["logits", "probs"]
+    binary: bool
+    width: int
+    class_names: tuple[str, ...] | None
+    waiting: list[str]
+
+    @property
+    def form(self) -> Form:
+        """The form, by itself."""
+        return Form(self.kind, self.binary, self.width, self.class_names)
+
+
+@dataclass(frozen=True)
+class PromiseHeader:
+    """Of a promise that is watched, what `Watched` has."""
+
+    rows: int
+    broken: int
+    alarm: Alarm | None
+
+
+@dataclass(frozen=True)
+class HeaderFields:
+    """What a header holds besides the monitor's settings."""
+
+    notes: dict[str, Any]
+    groups: list[str]
+    alarms: list[Alarm]
+    unlabelled: Unlabelled
+    rows: int
+    grouped: bool | None
+    clustered: bool | None
+    unfinished: list[str]
+    late: int
+    beyond: int
+    clusters: int
+    group_rows: list[tuple[int, int]]
+    history: History
+    scores: ScoresHeader | None = None
+    promise: PromiseHeader | None = None
+
+    def as_dict(self) -> Header:
+        """Return the header."""
+        optional = {"scores", "promise"}
+        return {n: own for n, own in asdict(self).items() if own is not None or n not in optional}
+
+
+# Predictions and outcomes that wait, how many came again, and how many were given up.
+WaitingFields = tuple[dict[str, Said], dict[str, Outcome], int, int]
+
+
 def pack(state: State) -> tuple[Header, Arrays]:
     """Return all that was counted as a header and arrays."""
     tests, watched, clusters = state.tests, state.promise, state.clusters
-    header = {
-        "notes": state.notes,
-        "groups": tests.groups.names,
-        "alarms": [alarm.as_dict() for alarm in tests.alarms.values()],
-        "unlabelled": vars(state.unlabelled),
-        "rows": state.windows.rows,
-        "grouped": state.grouped,
-        "clustered": state.clustered,
-        "unfinished": list(clusters.unfinished),
-        "late": clusters.late,
-        "beyond": clusters.beyond,
-        "clusters": clusters.dependence.clusters,
-        "group_rows": tests.groups.spans,
-        "history": asdict(state.history),
-    }
-    arrays = _evidence_arrays(tests.evidence, "stream") | _trail_arrays(
-        state.windows.trail, "windows"
+    hours, form = state.hours.sums, state.scores.form
+    header = HeaderFields(
+        state.notes,
+        tests.groups.names,
+        list(tests.alarms.values()),
+        state.unlabelled,
+        state.windows.rows,
+        state.grouped,
+        state.clustered,
+        list(clusters.unfinished),
+        clusters.late,
+        clusters.beyond,
+        clusters.dependence.clusters,
+        tests.groups.spans,
+        state.history,
+        form and ScoresHeader(**vars(form), waiting=list(state.scores.waiting)),
+        watched and PromiseHeader(watched.rows, watched.broken, watched.alarm),
     )
+    arrays = _evidence_arrays("stream", tests.evidence)
+    arrays |= _arrays("windows", state.windows.trail) | _arrays("latest", state.latest)
     for i, evidence in enumerate(tests.groups.evidence):
-        arrays |= _evidence_arrays(evidence, f"group{i}")
+        arrays |= _evidence_arrays(f"group{i}", evidence)
         arrays[f"group{i}.cells"] = tests.groups.sums[i]
-    latest, hours = state.latest, state.hours.sums
     arrays |= {
         "windows.cells": state.windows.sums,
-        "latest.confidence": latest.confidence,
-        "latest.correct": latest.correct,
-        "latest.origin": latest.origin,
         "hours": np.array(list(hours), dtype=np.int64),
         "hours.cells": np.array(list(hours.values())).reshape(-1, WIDTH),
     }
     arrays |= state.waiting.pack() | _cluster_arrays(clusters)
-    form = state.scores.form
     if form is not None:
-        header["scores"] = asdict(form) | {"waiting": list(state.scores.waiting)}
         arrays |= _score_arrays(state.scores, form)
     if watched is not None:
-        alarm = None if watched.alarm is None else watched.alarm.as_dict()
-        header["promise"] = {"rows": watched.rows, "broken": watched.broken, "alarm": alarm}
-        arrays |= _evidence_arrays(watched.evidence, "promise")
-    return header, arrays
+        arrays |= _evidence_arrays("promise", watched.evidence)
+    return header.as_dict(), arrays
 
 
 def unpack(saved: Saved, state: State) -> None:
@@ -197,8 +246,9 @@ def unpack(saved: Saved, state: State) -> None:
     if "open.part" not in arrays:
         header["beyond"] = 0
         arrays = _with_parts(arrays, state, grouped=header["grouped"] is True)
-    _check_types(arrays, state, header)
-    _take(header, arrays, state)
+    own = typed(HeaderFields, header, "its header")
+    _check_types(arrays, state, own)
+    _take(own, arrays, state)
     again, same = pack(state)
     require(_text(again) == _text(header), "its header isn't what a monitor writes")
     require(same.keys() == arrays.keys(), "arrays are missing, or too many")
@@ -211,12 +261,16 @@ def _text(header: Header) -> str:
     return json.dumps(header, sort_keys=True)
 
 
-def _check_types(arrays: Arrays, state: State, header: Header) -> None:
+def _check_types(arrays: Arrays, state: State, header: HeaderFields) -> None:
     """Raise `Damaged` unless arrays are finite and like those of a new state with these scores."""
     like = pack(state)[1]
-    if "scores" in header:
-        like |= _score_arrays(Scores(1), _form(header["scores"]))
-    like |= _evidence_arrays(Evidence.of_group(), "group0") | {"group0.cells": np.zeros(WIDTH)}
+    own = header.scores
+    if own is not None:
+        names = own.class_names
+        require(2 <= own.width <= NUMBERS, "scores of no form")
+        require(names is None or len(names) == own.width, "scores of no form")
+        like |= _score_arrays(Scores(1), own.form)
+    like |= _evidence_arrays("group0", Evidence.of_group()) | {"group0.cells": np.zeros(WIDTH)}
     for name, array in arrays.items():
         own = like.get(re.sub(r"^group\d+", "group0", name))
         require(own is not None and array.dtype == own.dtype, f"'{name}' is of another type")
@@ -227,81 +281,68 @@ def _check_types(arrays: Arrays, state: State, header: Header) -> None:
         require(np.isfinite(array), f"'{name}' holds a number out of its limits")
 
 
-def _take(header: Header, arrays: Arrays, state: State) -> None:
-    """Fill a state. What has another type comes out as it should be, and so isn't the same."""
-    tests, windows, clusters = state.tests, state.windows, state.clusters
-    windows.rows, windows.sums = int(header["rows"]), arrays["windows.cells"]
-    windows.trail = _trail(arrays, "windows", windows.trail)
-    state.grouped, state.clustered = (_known(bool, header[n]) for n in ("grouped", "clustered"))
-    past = [
-        PastAlarm(_alarm(one["alarm"]), int(one["until"])) for one in header["history"]["alarms"]
-    ]
-    begun, before = (int(header["history"][name]) for name in ("begun", "before"))
-    state.history = History(begun, before, past)
-    tests.evidence = _evidence(arrays, "stream", tests.evidence)
-    names = [str(name) for name in header["groups"]]
-    empty = Evidence.of_group()
+def _take(header: HeaderFields, arrays: Arrays, state: State) -> None:
+    """Fill a state."""
+    tests, windows = state.tests, state.windows
+    windows.rows, windows.sums = header.rows, arrays["windows.cells"]
+    windows.trail = _filled("windows", windows.trail, arrays)
+    state.grouped, state.clustered, state.history = header.grouped, header.clustered, header.history
+    tests.evidence = _evidence("stream", tests.evidence, arrays)
+    names, empty = header.groups, Evidence.of_group()
     tests.groups = Groups(
         tests.groups.known,
         names,
-        [_evidence(arrays, f"group{i}", empty) for i in range(len(names))],
+        [_evidence(f"group{i}", empty, arrays) for i in range(len(names))],
         [arrays[f"group{i}.cells"] for i in range(len(names))],
-        [(int(first), int(last)) for first, last in header["group_rows"]],
+        header.group_rows,
     )
-    alarms = [_alarm(fields) for fields in header["alarms"]]
-    tests.alarms = {alarm.test: alarm for alarm in alarms}
+    tests.alarms = {alarm.test: alarm for alarm in header.alarms}
     if state.promise is not None:
-        own = header["promise"]
-        state.promise = replace(
-            state.promise,
-            evidence=_evidence(arrays, "promise", state.promise.evidence),
-            rows=int(own["rows"]),
-            broken=int(own["broken"]),
-            alarm=_known(_alarm, own["alarm"]),
-        )
-    state.clusters = _clusters(header, arrays, clusters)
-    names = ("confidence", "correct", "origin")
-    state.latest = Latest(state.latest.most, *(arrays[f"latest.{name}"] for name in names))
+        evidence = _evidence("promise", state.promise.evidence, arrays)
+        state.promise = replace(state.promise, evidence=evidence, **vars(header.promise))
+    state.clusters = _clusters(header, arrays, state.clusters)
+    state.latest = _filled("latest", state.latest, arrays)
     state.hours = Hours(dict(zip(arrays["hours"].tolist(), arrays["hours.cells"], strict=True)))
-    state.waiting = _waiting(arrays, state.waiting.most)
-    if "scores" in header:
-        state.scores = _scores(header["scores"], arrays, state.scores)
-    without = header["unlabelled"]
-    total, variance = float(without["total"]), float(without["variance"])
-    state.unlabelled = Unlabelled(int(without["rows"]), total, variance)
-    state.notes = dict(header["notes"])
+    waiting = typed(WaitingFields, json.loads(arrays["waiting"].tobytes()), "what waits")
+    known, outcomes, *numbers = waiting
+    done = dict.fromkeys(arrays["done"].tolist())
+    state.waiting = DelayedLabels(state.waiting.most, known, outcomes, done, *numbers)
+    if header.scores is not None:
+        state.scores = _scores(header.scores, arrays, state.scores)
+    state.unlabelled, state.notes = header.unlabelled, header.notes
 
 
-def _known(kind: Any, value: Any) -> Any:
-    return None if value is None else kind(value)
+def _arrays(name: str, own: Any) -> Arrays:
+    """Return the arrays among the fields of a dataclass, and of those within it."""
+    found: Arrays = {}
+    for each in fields(own):
+        field, value = each.name, getattr(own, each.name)
+        if isinstance(value, np.ndarray):
+            found[f"{name}.{field}"] = value
+        elif isinstance(value, Trail):
+            found |= _arrays(f"{name}.{field}", value)
+    return found
 
 
-def _alarm(fields: Header) -> Alarm:
-    alarm = Alarm.from_dict(fields)
-    at, since = int(alarm.row), alarm.since
-    since = replace(since, row=int(since.row), low=int(since.low), high=int(since.high))
-    logs = {"log_evidence": float(alarm.log_evidence), "threshold": float(alarm.threshold)}
-    return replace(alarm, row=at, since=since, group=_known(str, alarm.group), **logs)
+def _filled(name: str, empty: Any, arrays: Arrays) -> Any:
+    """Return a dataclass with those arrays in place of its own."""
+    found: dict[str, Any] = {}
+    for each in fields(empty):
+        field, value = each.name, getattr(empty, each.name)
+        if isinstance(value, np.ndarray):
+            found[field] = arrays[f"{name}.{field}"]
+        elif isinstance(value, Trail):
+            found[field] = _filled(f"{name}.{field}", value, arrays)
+    return replace(empty, **found)
 
 
-def _trail_arrays(trail: Trail, name: str) -> Arrays:
-    return {f"{name}.{part}": getattr(trail, part) for part in _TRAIL}
+def _evidence_arrays(name: str, evidence: Evidence) -> Arrays:
+    return _arrays(name, evidence) | {f"{name}.units": np.array([evidence.units])}
 
 
-def _trail(arrays: Arrays, name: str, empty: Trail) -> Trail:
-    return replace(empty, **{part: arrays[f"{name}.{part}"] for part in _TRAIL})
-
-
-def _evidence_arrays(evidence: Evidence, name: str) -> Arrays:
-    own = {"products": evidence.products, "masses": evidence.masses}
-    own |= {"units": np.array([evidence.units])}
-    trail = _trail_arrays(evidence.trail, f"{name}.trail")
-    return {f"{name}.{part}": array for part, array in own.items()} | trail
-
-
-def _evidence(arrays: Arrays, name: str, empty: Evidence) -> Evidence:
-    units, products, masses = (arrays[f"{name}.{n}"] for n in ("units", "products", "masses"))
-    return Evidence(int(units[0]), products, masses, _trail(arrays, f"{name}.trail", empty.trail))
+def _evidence(name: str, empty: Evidence, arrays: Arrays) -> Evidence:
+    (units,) = arrays[f"{name}.units"].tolist()
+    return replace(_filled(name, empty, arrays), units=units)
 
 
 def _cluster_arrays(clusters: Clusters) -> Arrays:
@@ -330,7 +371,7 @@ def _cluster_arrays(clusters: Clusters) -> Arrays:
     return arrays | {"dependence": clusters.dependence.sums}
 
 
-def _clusters(header: Header, arrays: Arrays, empty: Clusters) -> Clusters:
+def _clusters(header: HeaderFields, arrays: Arrays, empty: Clusters) -> Clusters:
     pairs = zip(arrays["open.last"].tolist(), arrays["open.moments"], strict=True)
     found = [Unfinished(last, moments) for last, moments in pairs]
     columns = (arrays[f"open.{name}"].tolist() for name in ("cluster", "part", "rows"))
@@ -339,11 +380,11 @@ def _clusters(header: Header, arrays: Arrays, empty: Clusters) -> Clusters:
         one.counts[key], one.parts[key] = count, Part(most, some, sums)
     return replace(
         empty,
-        unfinished=dict(zip(map(str, header["unfinished"]), found, strict=True)),
+        unfinished=dict(zip(header.unfinished, found, strict=True)),
         closed=dict.fromkeys(arrays["closed"].tolist()),
-        late=int(header["late"]),
-        beyond=int(header["beyond"]),
-        dependence=Dependence(int(header["clusters"]), arrays["dependence"]),
+        late=header.late,
+        beyond=header.beyond,
+        dependence=Dependence(header.clusters, arrays["dependence"]),
         sizes=dict(zip(arrays["sizes.part"].tolist(), arrays["sizes"], strict=True)),
     )
 
@@ -374,15 +415,6 @@ def _with_parts(arrays: Arrays, state: State, *, grouped: bool) -> Arrays:
     return new | old | {name: new[name] for name in new if name.startswith("open.")}
 
 
-def _form(own: Header) -> Form:
-    names = own["class_names"]
-    width = int(own["width"])
-    require(own["kind"] in ("logits", "probs") and 2 <= width <= NUMBERS, "scores of no form")
-    require(names is None or len(names) == width, "scores of no form")
-    texts = None if names is None else tuple(map(str, names))
-    return Form(own["kind"], bool(own["binary"]), width, texts)
-
-
 def _score_arrays(scores: Scores, form: Form) -> Arrays:
     names = ("kept", "labels", "row", "origin")
     arrays = {
@@ -393,29 +425,12 @@ def _score_arrays(scores: Scores, form: Form) -> Arrays:
     return arrays | {"scores.waiting": waiting}
 
 
-def _scores(own: Header, arrays: Arrays, empty: Scores) -> Scores:
+def _scores(own: ScoresHeader, arrays: Arrays, empty: Scores) -> Scores:
     names = ("kept", "labels", "row", "origin")
     kept, labels, row, origin = (arrays[f"scores.{name}"] for name in names)
-    waiting = dict(zip(map(str, own["waiting"]), arrays["scores.waiting"], strict=True))
+    waiting = dict(zip(own.waiting, arrays["scores.waiting"], strict=True))
     parts = [(kept, labels, row, origin)] if len(labels) else []
-    return replace(empty, form=_form(own), waiting=waiting, parts=parts)
-
-
-def _waiting(arrays: Arrays, most: int) -> DelayedLabels:
-    text = arrays["waiting"].tobytes().decode()
-    predictions, outcomes, repeated, given_up = json.loads(text)
-    kinds = (float, int, str, str, int)
-    return DelayedLabels(
-        most,
-        {
-            name: Said(*(_known(*one) for one in zip(kinds, fields, strict=True)))
-            for name, fields in predictions.items()
-        },
-        {name: Outcome(int(value), bool(label)) for name, (value, label) in outcomes.items()},
-        dict.fromkeys(arrays["done"].tolist()),
-        int(repeated),
-        int(given_up),
-    )
+    return replace(empty, form=own.form, waiting=waiting, parts=parts)
 
 
 # --- the laws of a state

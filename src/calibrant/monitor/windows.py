@@ -15,7 +15,7 @@ neighbouring stretches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -24,8 +24,13 @@ import numpy as np
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.core.errors import PredictionsError
-from calibrant.evaluation.uncertainty import ENOUGH, FLOOR_QUANTILE, Gap, interval
+from calibrant.evaluation.bootstrap import Replicates, values_of_resamples
+from calibrant.evaluation.cells import Cells
+from calibrant.evaluation.uncertainty import ENOUGH, FLOOR_QUANTILE, Gap, MeanResidual, interval
 from calibrant.metrics.binned import DEFAULT_BINS, bin_edges, bin_index
+from calibrant.metrics.metric_types import values_of_curves
+from calibrant.metrics.registry import metrics_named
+from calibrant.metrics.top_label import ResidualCurves
 
 # Of a row that is never forgotten.
 FOR_EVER = 62
@@ -92,8 +97,7 @@ EDGES = np.unique(np.concatenate([bin_edges(DEFAULT_BINS), _NEAR_ONE, 1 - np.arr
 CELLS = len(EDGES) - 1
 # What is summed in each cell: rows, confidences, right ones.
 WIDTH = 3 * CELLS
-_BIN_OF_CELL = bin_index(EDGES[1:], bin_edges(DEFAULT_BINS))
-_FIRST_CELLS = np.searchsorted(_BIN_OF_CELL, np.arange(DEFAULT_BINS))
+_ECE = metrics_named(["ece"])
 # The latest windows are `window` rows long, this many of them; then twice as long, and so on.
 KEPT = 16
 # Confidences are summed in steps of this: so up to half a billion of them add up without rounding,
@@ -136,7 +140,8 @@ class Window:
     ) -> Window:
         """Return the window whose first row is `first`, from its (3 C,) sums.
 
-        Random numbers are seeded by `first`, so that a window always shows the same.
+        Intervals and floor are those of `calibrant.evaluate`, of cells in place of rows. Random
+        numbers are seeded by `first`, so that a window always shows the same.
 
         Args:
             first: see above.
@@ -145,28 +150,24 @@ class Window:
             effect: how many rows say as much as one that depends on no other: noise has a variance
                 that many times as large.
         """
-        count, said, right = sums.reshape(3, CELLS)
-        n = round(float(count.sum()))
-        gap = _gap(count, said, right, level, effect)
+        cells = Cells.of_sums(EDGES, sums.reshape(3, CELLS), effect)
+        (wrong, right), n = cells.count.sum(axis=1).tolist(), cells.total
+        parts = (cells.residual, cells.count, cells.squares)
+        law = MeanResidual.of_cells(*(part.ravel() for part in parts))
+        gap = Gap.of_law(law, right / n, level)
         rng = np.random.default_rng(first)
-        mean = np.clip(np.divide(said, count, out=np.zeros(CELLS), where=count > 0), 0.0, 1.0)
-        ece = float(_ece(said - right, n))
-        noise = count * mean - rng.binomial(count.astype(np.int64), mean, (RESAMPLES, CELLS))
-        wider = effect**0.5
-        honest = _ece(said - count * mean + wider * noise, n)
-        outcomes = np.concatenate([right, count - right])
-        drawn = rng.multinomial(n, outcomes / n, RESAMPLES).astype(np.float64)
-        drawn = drawn[:, :CELLS] * (mean - 1) + drawn[:, CELLS:] * mean
-        drawn = said - right + wider * (drawn - (said - right))
-        low, high = interval(ece, _ece(drawn, n), level, biased=True)
-        if min(float(right.sum()), n - float(right.sum())) < ENOUGH:
+        (ece,) = _ece(values_of_curves, cells.curve()).tolist()
+        drawn = _ece(values_of_resamples, cells.drawn(rng, RESAMPLES))
+        honest = _ece(values_of_curves, cells.honest(rng, RESAMPLES))
+        low, high = interval(ece, drawn, level, biased=True)
+        if min(wrong, right) < ENOUGH:
             # Resamples know too little of so few; the ECE is never below the gap.
             high = max(high, -gap.low, gap.high)
         return cls(
             first=first,
-            rows=n,
-            confidence=float(said.sum()) / n,
-            accuracy=float(right.sum()) / n,
+            rows=round(n),
+            confidence=float(cells.confidence.sum()) / n,
+            accuracy=right / n,
             gap=gap.value,
             gap_low=gap.low,
             gap_high=gap.high,
@@ -187,21 +188,8 @@ class Window:
         return asdict(self)
 
 
-def _gap(
-    count: FloatArray, said: FloatArray, right: FloatArray, level: float, effect: float
-) -> Gap:
-    """Return the gap of cells; the rows of a cell count as equally confident."""
-    n = float(count.sum())
-    mean = np.divide(said, count, out=np.zeros(CELLS), where=count > 0)
-    gap = float((said - right).sum()) / n
-    square = float((right * (mean - 1) ** 2 + (count - right) * mean**2).sum()) / n
-    return Gap.of_moments(gap, max(square - gap**2, 0.0), float(right.sum()) / n, n / effect, level)
-
-
-def _ece(residual: FloatArray, n: int) -> FloatArray:
-    """Return the ECE of (..., C) residual sums of cells."""
-    bins = np.abs(np.add.reduceat(residual, _FIRST_CELLS, axis=-1), dtype=np.float64)
-    return np.divide(bins.sum(axis=-1), n, dtype=np.float64)
+def _ece(values: Callable[..., Replicates], curves: ResidualCurves) -> FloatArray:
+    return values(_ECE, curves)["ece"]
 
 
 def cell_sums(confidence: FloatArray, correct: BoolArray, part: IntArray | int = 0) -> FloatArray:

@@ -306,7 +306,7 @@ def test_replicas_put_together_have_the_evidence_of_all_rows(grouped):
     merged.update(said[:500], right[:500], names[:500] if grouped else None)
     assert merged.rows == 4_500
     assert sum(w.rows for w in merged.windows()) == 4_500
-    with pytest.raises(cb.InputError, match="only monitors of one alpha can be merged"):
+    with pytest.raises(cb.InputError, match=r"begun with one --alpha \(alpha=\) can be merged"):
         whole.merge(cb.Monitor(alpha=0.1, **settings))
 
 
@@ -314,7 +314,7 @@ def test_replicas_with_groups_must_know_how_many():
     one, two = cb.Monitor(), cb.Monitor()
     one.update(0.9, 1, "a")
     two.update(0.9, 1, "b")
-    with pytest.raises(cb.InputError, match="only if n_groups says how many"):
+    with pytest.raises(cb.InputError, match="only if they were begun with --n-groups"):
         one.merge(two)
 
 

@@ -62,7 +62,10 @@ def by_hand(said, right, names, groups, tolerance):
                 stake = min(math.sqrt(most), max(0.95 / (1 - lowest), 1))
                 factor = 1 + stake / most * sum(pay - 1 for pay in pays)
                 products[g][j] += math.log(factor)
-                masses[g][j] = (masses[g][j] + len(at) / len(in_cluster)) * factor
+                # Bets of groups begin anew behind the cluster, those of the stream before it.
+                share = len(at) / len(in_cluster)
+                held = masses[g][j]
+                masses[g][j] = held * factor + share if len(of_group) > 1 else (held + 1) * factor
             new.append((g, len(at)))
         for g, rows in new:
             sizes[g].append(rows)
@@ -95,6 +98,31 @@ def test_no_bet_on_a_cluster_gains_on_average_however_its_rows_depend(said, tole
         assert np.all(factor > 0)
         mean = mean + (high - low) * factor
     assert np.all(mean <= 1 + 1e-7)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.02])
+def test_groups_gain_no_more_than_one_a_cluster_though_outcomes_choose_them(tmp_path, tolerance):
+    """The promise of the change test, over all outcomes of a cluster of three calibrated rows."""
+    said, right, names = documents(12, rows=4, slope=0.5)
+    begun = cb.Monitor(tolerance=tolerance)
+    begun.update(said, right, groups=np.tile(["a", "b", "c", "b"], 12), clusters=names)
+    begun.close_clusters()
+    begun.save(tmp_path / "state")
+    before = sum(one.masses for one in begun._state.tests.groups.evidence)
+    after, levels = np.zeros(len(ALTERNATIVES)), np.zeros(3)
+    p = np.array([0.95, 0.7, 0.4])
+    for outcome in itertools.product([True, False], repeat=3):
+        # A wrong first row keeps the others in its group: its share is large where it pays well.
+        to = ["a", "b", "c"] if outcome[0] else ["a", "a", "a" if outcome[1] else "b"]
+        monitor = cb.Monitor.load(tmp_path / "state")
+        monitor.update(p, outcome, groups=to, clusters="new")
+        monitor.close_clusters()
+        chance = float(np.prod(np.where(outcome, p, 1 - p)))
+        evidence = monitor._state.tests.groups.evidence
+        after = after + chance * sum(one.masses for one in evidence)
+        levels = levels + chance * np.exp([one.log_level for one in evidence])
+    assert np.all(after <= before + 1 + 1e-9)
+    assert np.all(levels <= np.exp(begun._state.tests.groups.log_levels()) + 1e-9)
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.02])

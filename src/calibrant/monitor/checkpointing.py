@@ -20,7 +20,6 @@ from typing import Any
 
 from calibrant.core.errors import CalibrantError, InputError
 from calibrant.files.atomic import replacing
-from calibrant.monitor.latest import doubt
 from calibrant.monitor.monitor import Monitor
 from calibrant.monitor.sequential_tests import Alarm
 
@@ -51,7 +50,8 @@ class Refitted:
 
 def alarm_line(alarm: Alarm, monitor: Monitor, refit: Refitted | None = None) -> str:
     """Return an alarm as one line of JSON, with what became of the refit if there was one."""
-    diagnosis = monitor.diagnosis()
+    found = monitor.findings()
+    diagnosis = found.diagnosis
     said = None if diagnosis is None else diagnosis.what_a_refit_gives()
     document: dict[str, Any] = {"event": "calibrant_monitor_alarm", **alarm.as_dict()}
     document |= {
@@ -60,7 +60,8 @@ def alarm_line(alarm: Alarm, monitor: Monitor, refit: Refitted | None = None) ->
         "which_way": None if diagnosis is None else diagnosis.which_way(),
         "refit": said if refit is None else refit.said,
         "refit_file": None if refit is None or refit.path is None else str(refit.path),
-        "doubt": doubt(monitor.neighbours()) or None,
+        "condition": found.condition,
+        "doubt": found.doubt or None,
         "left_out": str(monitor.unreadable) if monitor.unreadable.lines else None,
     }
     return json.dumps(document)

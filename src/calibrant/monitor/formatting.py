@@ -13,7 +13,7 @@ from calibrant.core.text import counted, listed, wrap
 from calibrant.evaluation.formatting import percent
 from calibrant.monitor.delayed_labels import Pending, Unlabelled, Waiting
 from calibrant.monitor.diagnosis import Diagnosis
-from calibrant.monitor.latest import Neighbours, doubt
+from calibrant.monitor.latest import Neighbours
 from calibrant.monitor.promise import PromiseFound
 from calibrant.monitor.sequential_tests import Alarm, TwoTests
 from calibrant.monitor.state import PastAlarm, State
@@ -189,6 +189,7 @@ class MonitorFindings:
         past: alarms that were dealt with, before the tests began anew at row `begun`.
         pending: what waits for its outcome, by hour and by group.
         unreadable: lines that were left out.
+        late: whether outcomes came apart from their predictions.
     """
 
     rows: int
@@ -211,11 +212,13 @@ class MonitorFindings:
     begun: int = 0
     pending: Pending = NONE_PENDING
     unreadable: Unreadable = NONE_LEFT_OUT
+    late: bool = False
 
     @property
     def doubt(self) -> str:
         """Why the promises are in doubt, as sentences; empty if nothing shows it."""
-        return doubt(self.neighbours)
+        found = self.neighbours
+        return str(found) if found is not None and found.doubtful else ""
 
     @property
     def unit(self) -> str:
@@ -225,15 +228,18 @@ class MonitorFindings:
     @property
     def condition(self) -> str:
         """Under which condition the promises hold, as a sentence."""
-        before = "given all rows before it"
+        of_group = "its group and " if self.groups else ""
+        before = f"given {of_group}all rows before it"
         if self.clusters is not None:
             before = (
-                "given all clusters before its own, however many rows a cluster has and however "
-                "they depend"
+                f"given {of_group}all clusters before its own, however many rows a cluster has and "
+                "however they depend"
             )
+        delays = ", and if outcomes take as long for right rows as for wrong ones"
         return (
             "An alarm is false if the confidence of each row was within "
-            f"{100 * self.tolerance:g} points of its probability of being right, {before}."
+            f"{100 * self.tolerance:g} points of its probability of being right, {before}"
+            f"{delays * self.late}."
         )
 
     @property

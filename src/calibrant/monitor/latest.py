@@ -57,11 +57,6 @@ class Neighbours:
         )
 
 
-def doubt(found: Neighbours | None) -> str:
-    """Return why the promises are in doubt, as sentences; empty if nothing shows it."""
-    return str(found) if found is not None and found.doubtful else ""
-
-
 def neighbours(confidence: FloatArray, correct: BoolArray, origin: IntArray) -> Neighbours | None:
     """Return how rows depend on their neighbours; None for few rows, or rows all right or wrong.
 

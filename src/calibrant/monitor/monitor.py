@@ -427,6 +427,7 @@ class Monitor:
             begun=self._state.history.begun,
             pending=self._state.waiting.pending(),
             unreadable=self.unreadable,
+            late=bool(self._state.waiting.done),
         )
 
     def to_html(self, path: StrPath, refresh: float | None = None) -> None:
@@ -483,7 +484,9 @@ class Monitor:
         for other in others:
             apart = [name for name in SETTINGS if getattr(other, name) != settings[name]]
             if apart:
-                raise InputError(f"only monitors of one {apart[0]} can be merged")
+                said = f"--{apart[0].replace('_', '-')} ({apart[0]}=)"
+                said = {"promise": "--decision (promise=)"}.get(apart[0], said)
+                raise InputError(f"only monitors that were begun with one {said} can be merged")
         merged = type(self)(**settings)
         merged._state = State.merged([part._state for part in (self, *others)])
         return merged

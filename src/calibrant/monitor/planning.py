@@ -129,10 +129,15 @@ def plan(
     said = as_rows(confidence)
     said = said.max(axis=1) if said.ndim == 2 else said
     tolerance = Monitor(**settings).tolerance
-    if not len(said) or not tolerance < drift < 1:
+    if not len(said):
+        raise InputError("a plan needs rows, and there are none")
+    if not 0 < drift < 1:
+        raise InputError(f"a drift must lie between 0 and 100 points, not {100 * drift:g}")
+    if drift <= tolerance:
         raise InputError(
-            f"a plan needs rows, and a drift above the tolerance of {100 * tolerance:g} points and "
-            f"below 100, not {100 * drift:g}"
+            f"a drift of {100 * drift:g} points lies within the tolerance of {100 * tolerance:g} "
+            "points, where no alarm is meant to rise; plan for a larger one, or give a smaller "
+            "--tolerance (tolerance=)"
         )
     if not 0 <= correlation < 1:
         raise InputError(f"correlation must be from 0 to below 1, not {correlation:g}")

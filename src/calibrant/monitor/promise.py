@@ -199,8 +199,10 @@ class PromiseFound:
             f"The promise that {self.promise.in_words} no longer holds, probably since row "
             f"{since.row} ({since.low} to {since.high}): an alarm rose at row {self.alarm.row}; "
             f"{seen}. A false alarm has a probability of at most "
-            f"{100 * math.exp(-self.bound):g} %, however long the stream. Find a new threshold on "
-            "recent rows: calibrant decide."
+            f"{100 * math.exp(-self.bound):g} %, however long the stream; it is false if each of "
+            "these rows broke the promise with at most the promised probability, given all rows "
+            "before it (of other clusters, if rows have clusters). Find a new threshold on recent "
+            "rows: calibrant decide."
         )
 
 
@@ -258,7 +260,7 @@ class Watched:
         """
         if not len(last):
             return []
-        step = self.evidence.look(paid, last, np.ones(len(last)))
+        step = self.evidence.look(paid, last)
         logs = step.log_level[1:]
         risen: list[Alarm] = []
         if self.alarm is None and logs.max() >= self.bound:

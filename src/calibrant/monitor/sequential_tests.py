@@ -40,6 +40,7 @@ groups.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -201,24 +202,28 @@ class Evidence:
         """R."""
         return float(self.masses.mean())
 
-    def look(self, paid: FloatArray, row: IntArray, share: FloatArray) -> Step:
+    def look(self, paid: FloatArray, row: IntArray, share: FloatArray | None = None) -> Step:
         """Return what n units would make of this evidence, which stays as it is.
 
         Args:
             paid: (n, J) payments.
             row: (n,) number of each unit's last row.
-            share: (n,) with what r begins anew at each unit, at most 1.
+            share: (n,) of a group its share of each unit, with which r begins anew behind it; None
+                where r begins anew with 1, before each unit.
         """
         products = np.empty((len(paid) + 1, COUNT))
         products[0] = self.products
         np.log(paid, out=products[1:])
         # In the order of the units, so that it doesn't matter how many come at once.
         np.cumsum(products, axis=0, out=products)
-        masses, mass, more = np.empty_like(paid), self.masses, np.empty(COUNT)
+        masses, mass = np.empty_like(paid), self.masses
+        before = float(share is None)
+        behind = itertools.repeat(0.0) if share is None else share.tolist()
         with np.errstate(over="ignore"):
-            for pays, after, begins in zip(paid, masses, share.tolist(), strict=True):
-                np.add(mass, begins, out=more)
-                np.multiply(more, pays, out=after)
+            for pays, after, begins in zip(paid, masses, behind, strict=False):
+                np.add(mass, before, out=after)
+                after *= pays
+                after += begins
                 mass = after
         return Step(products, masses, row)
 
@@ -509,7 +514,7 @@ class TwoTests:
 
     def add(self, bets: Bets) -> list[Alarm]:
         """Take n more units, and return the alarms that rose at one of them."""
-        step = self.evidence.look(bets.paid, bets.row, np.ones(len(bets.row)))
+        step = self.evidence.look(bets.paid, bets.row)
         level, mass = step.log_level[1:], step.mass
         of_groups = self.groups.look(bets) if bets.groups else None
         if of_groups is not None:

@@ -427,8 +427,8 @@ def _merged_groups(parts: Sequence[Groups], starts: Sequence[int]) -> Groups:
         return merged
     if merged.known is None:
         raise InputError(
-            "monitors with groups can be merged only if n_groups says how many there are, because "
-            "the groups' weights must not change from one merging to the next"
+            "monitors with groups can be merged only if they were begun with --n-groups "
+            "(n_groups=), because the groups' weights must not change from one merging to the next"
         )
     merged.index_of([name for part in parts for name in part.names])
     for i, name in enumerate(merged.names):

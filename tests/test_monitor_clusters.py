@@ -508,7 +508,7 @@ def test_a_plan_says_when_streams_like_this_one_raise_the_alarm():
     never = plan(said, 0.021)
     assert never.needed[0].median is None
     assert "not within 30000 rows" in str(never)
-    with pytest.raises(cb.CalibrantError, match="above the tolerance of 2 points"):
+    with pytest.raises(cb.CalibrantError, match="within the tolerance of 2 points"):
         plan(said, 0.02)
 
 

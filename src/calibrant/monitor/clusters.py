@@ -27,12 +27,12 @@ clusters than `most_open` are unfinished, the one whose last row is the oldest. 
 closed in the order of their last rows, which no outcome changes. Rows that come later of a closed
 cluster depend on what was counted, so that nothing is bet on them; reports show them.
 
-**Groups.** A group's factor is that of the cluster's rows in the group. Which group a row belongs to
-may depend on earlier rows of its cluster, if the row is calibrated given its group: as every bet, a
-group's is one on each row given the clusters before, that there is such a row, its confidence and
-its group. Of a group that a row enters because its own outcome was wrong no row is calibrated. For
-the change test, r_j of a group begins anew behind the cluster with the group's share of its rows
-(`calibrant.monitor.sequential_tests`).
+**Groups.** A group's factor is that of the cluster's rows in the group. Which group a row belongs
+to may depend on earlier rows of its cluster, if the row is calibrated given its group: as every
+bet, a group's is one on each row given the clusters before, that there is such a row, its
+confidence and its group. Of a group that rows enter because they were wrong no row is calibrated.
+For the change test, r_j of a group begins anew behind the cluster with the group's share of its
+rows (`calibrant.monitor.sequential_tests`).
 """
 
 from __future__ import annotations

@@ -31,11 +31,15 @@ two of them go from the one's to the other's.
 **Groups.** Of groups g with evidence E_g, sum_g w_g E_g with weights that add up to at most 1 is a
 supermartingale as each E_g is, however the groups depend on one another. The weights must not
 depend on outcomes: they are 1 / G where the number of groups is known from the start, and else
-1 / (k (k + 1)) for the k-th group that shows up; groups still to come count with their E of 1. The
-R_g of groups that share no row may be added up: each grows by no more than the group has rows, so
-their sum by no more than the stream has. What the whole stream shows counts for one half, what the
-groups show for the other: so a shift of all groups together is found nearly as soon as without
-groups.
+1 / (k (k + 1)) for the k-th group that shows up; groups still to come count with their E of 1.
+
+For the change test, r_j <- r_j L_j + w of each group, where w is the share of the unit's rows that
+are in the group: its bets begin anew behind the unit. Given the past, r_j L_j is at most r_j on
+average, and the shares of a unit add up to 1, whatever they depend on. So the groups' R grow by no
+more than 1 a unit together, and their sum keeps the promise.
+
+What the whole stream shows counts for one half, what the groups show for the other: so a shift of
+all groups together is found nearly as soon as without groups.
 """
 
 from __future__ import annotations

@@ -304,7 +304,8 @@ class Checkpoints:
         fitted.save(path)
         worth = fitted.fit_report_.worth or {}
         rows = {"toplabel": "confidences", "binary": f"{fitted.kind_} of class 1"}
-        what = rows.get(fitted.form_, f"{fitted.kind_} of {fitted.n_classes_} classes")
+        kind = {"probs": "probabilities"}.get(fitted.kind_, fitted.kind_)
+        what = rows.get(fitted.form_, f"{kind} of {fitted.n_classes_} classes")
         said = f"Refit on {worth['rows']} rows with {what}, by {self.method}. {worth['finding']}"
         return Refitted(path, said)
 

@@ -235,11 +235,13 @@ class MonitorFindings:
                 f"given {of_group}all clusters before its own, however many rows a cluster has and "
                 "however they depend"
             )
-        delays = ", and if outcomes take as long for right rows as for wrong ones"
+        delays = (
+            " The promised rates need outcomes that take as long for right rows as for wrong ones."
+        )
         return (
             "An alarm is false if the confidence of each row was within "
-            f"{100 * self.tolerance:g} points of its probability of being right, {before}"
-            f"{delays * self.late}."
+            f"{100 * self.tolerance:g} points of its probability of being right, {before}."
+            f"{delays * self.late}"
         )
 
     @property
@@ -390,6 +392,8 @@ class MonitorFindings:
             parts.append(for_terminal(windows_table(self.windows), ["floor"]))
         if self.hours:
             parts.append(for_terminal(hours_table(self.hours[-SHOWN_WINDOWS:])))
+        if len(self.hours) > SHOWN_WINDOWS:
+            parts.append(f"{counted(len(self.hours) - SHOWN_WINDOWS, 'earlier hour')} left out.")
         if self.groups:
             most = sorted(self.groups, key=lambda group: group.log_e)[-SHOWN_WINDOWS:]
             shown = [group for group in self.groups if group in most]

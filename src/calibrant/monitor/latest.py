@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,7 +209,7 @@ class Latest:
 class Form:
     """What scores are: of which kind, of one event or of classes, and how many numbers a row."""
 
-    kind: Any
+    kind: Literal["logits", "probs"]
     binary: bool
     width: int
     class_names: tuple[str, ...] | None
@@ -253,7 +253,8 @@ class Scores:
             scores = to_numpy(rows.scores).astype(np.float32)
         if not np.isfinite(scores).all():  # classes are masked, or beyond float32
             return None
-        form = Form(rows.kind, rows.binary, scores.shape[1], rows.class_names)
+        kind: Any = rows.kind
+        form = Form(kind, rows.binary, scores.shape[1], rows.class_names)
         if form != self.form:
             self.form, self.waiting, self.parts = form, {}, []
         return scores

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -12,9 +11,8 @@ from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted, wrap
 from calibrant.core.weights import codes_of
-from calibrant.monitor.monitor import Monitor, as_ids, as_names, as_rows
+from calibrant.monitor.monitor import Monitor, as_names, as_rows
 from calibrant.monitor.sequential_tests import Alarm
-from calibrant.predictions.predictions import Predictions
 
 # Streams that are drawn, and rows after which one is given up.
 STREAMS, MOST_ROWS = 60, 30_000
@@ -202,8 +200,8 @@ class Confidences(Monitor):
         correct: Array | None = None,
         groups: Any = None,
         clusters: Any = None,
-        times: Any = None,
-        scores: Predictions | None = None,
+        *others: Any,
+        **named: Any,
     ) -> tuple[Alarm, ...]:
         """Keep confidences, and names of clusters."""
         said = as_rows(confidence)
@@ -220,14 +218,12 @@ class Confidences(Monitor):
         predicted: Array | None = None,
         groups: Any = None,
         clusters: Any = None,
-        times: Any = None,
+        *others: Any,
+        **named: Any,
     ) -> tuple[Alarm, ...]:
         """Keep confidences, and names of clusters."""
-        check: Sequence[Any] = as_ids(ids)
-        return self.update(confidence, None, None, clusters) if check else ()
+        return self.update(confidence, clusters=clusters)
 
-    def learn(
-        self, ids: Any, labels: Array | None = None, *, correct: Array | None = None
-    ) -> tuple[Alarm, ...]:
+    def learn(self, *outcomes: Any, **named: Any) -> tuple[Alarm, ...]:
         """Keep nothing: outcomes say nothing of what is planned."""
         return ()

@@ -14,7 +14,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from os import fspath
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,19 +141,10 @@ def damaged_is_said(path: StrPath) -> Generator[None]:
 
 
 @dataclass(frozen=True)
-class ScoresHeader:
-    """Of scores: their `Form`, and the ids that wait for their labels."""
+class ScoresHeader(Form):
+    """Of scores: their form, and the ids that wait for their labels."""
 
-    kind: Literal["logits", "probs"]
-    binary: bool
-    width: int
-    class_names: tuple[str, ...] | None
     waiting: list[str]
-
-    @property
-    def form(self) -> Form:
-        """The form, by itself."""
-        return Form(self.kind, self.binary, self.width, self.class_names)
 
 
 @dataclass(frozen=True)
@@ -269,7 +260,7 @@ def _check_types(arrays: Arrays, state: State, header: HeaderFields) -> None:
         names = own.class_names
         require(2 <= own.width <= NUMBERS, "scores of no form")
         require(names is None or len(names) == own.width, "scores of no form")
-        like |= _score_arrays(Scores(1), own.form)
+        like |= _score_arrays(Scores(1), own)
     like |= _evidence_arrays("group0", Evidence.of_group()) | {"group0.cells": np.zeros(WIDTH)}
     for name, array in arrays.items():
         own = like.get(re.sub(r"^group\d+", "group0", name))
@@ -430,7 +421,8 @@ def _scores(own: ScoresHeader, arrays: Arrays, empty: Scores) -> Scores:
     kept, labels, row, origin = (arrays[f"scores.{name}"] for name in names)
     waiting = dict(zip(own.waiting, arrays["scores.waiting"], strict=True))
     parts = [(kept, labels, row, origin)] if len(labels) else []
-    return replace(empty, form=own.form, waiting=waiting, parts=parts)
+    form = Form(own.kind, own.binary, own.width, own.class_names)
+    return replace(empty, form=form, waiting=waiting, parts=parts)
 
 
 # --- the laws of a state

@@ -417,7 +417,7 @@ def test_the_page_shows_windows_change_and_words_and_loads_nothing(run, tmp_path
         "The confidences have become wrong",
         "wrong since",
         "A refit on the latest",
-        "Floor, 95",
+        "Floor 95",
     ):
         assert words in page
     (tmp_path / "none.jsonl").write_text("")
@@ -781,7 +781,7 @@ def test_a_plan_counts_nothing_and_needs_no_outcomes(run, tmp_path):
     assert found[0] == found[1]
     assert found[0]["needed"][0]["median"] > 10
     assert not (tmp_path / "state").exists()
-    assert "1 points lies within the tolerance of 2" in run("bare.jsonl", "--plan", "1").err
+    assert "a drift of 1 lies within the tolerance of 2" in run("bare.jsonl", "--plan", "1").err
 
 
 def test_the_page_of_a_stream_that_is_followed_looks_again(run, tmp_path):

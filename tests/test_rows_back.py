@@ -291,8 +291,8 @@ def test_one_number_a_row_is_replaced_where_it_stands(tmp_path: Path):
     right = (LOGITS.argmax(1) == LABELS).astype(int)
     fitted, out = tmp_path / "c.safetensors", tmp_path / "out.csv"
     for column, are, header in (
-        ("p", "prob", "id,prob,truth,predicted,confidence"),
-        ("confidence", "confidence", "id,confidence,truth"),
+        ("p", "prob", "id,p,truth,predicted,confidence"),
+        ("confidence", "confidence", "id,confidence,truth,confidence_before"),
         ("judge", "score", "id,judge,truth,confidence"),
     ):
         source = tmp_path / f"{are}.csv"
@@ -305,7 +305,8 @@ def test_one_number_a_row_is_replaced_where_it_stands(tmp_path: Path):
         run("fit", source, "--method", "platt", "--out", fitted, *how)
         run("apply", fitted, source, "--out", out, *how)
         assert out.read_text().splitlines()[0] == header
-        after = cb.read_predictions(out, **{truth[2:]: "truth"})
+        own = {"scores": "p", "are": "prob"} if are == "prob" else {}
+        after = cb.read_predictions(out, **{truth[2:]: "truth"}, **own)
         wanted = cb.load(fitted).predict_proba(scores, kind="score" if are == "score" else "probs")
         np.testing.assert_allclose(
             after.positive_probs if are == "prob" else after.scores, wanted[:, 1], rtol=1e-9
@@ -380,14 +381,34 @@ def test_rows_that_were_calibrated_before_are_warned_of(tmp_path: Path, fitted: 
             run("apply", fitted, first, "--out", second)
 
 
-def test_a_column_that_became_prob_is_named_in_the_command_that_measures_it(tmp_path):
+def test_confidences_that_were_calibrated_before_are_warned_of(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    cells = [f"{p:.3f},{'fraud' if rng.random() < p else 'ok'}" for p in rng.random(200)]
+    sure = rng.uniform(0.5, 1, 300)
+    saved, right = tmp_path / "c.safetensors", (rng.random(300) < sure - 0.1).astype(int)
+    rows = cb.Predictions.from_confidence(sure, correct=right)
+    for extension in (".csv", ".npz", ".parquet", ".jsonl"):
+        file, first, second = (tmp_path / f"{name}{extension}" for name in "abc")
+        cb.write_predictions(rows, file)
+        run("fit", file, "--method", "platt", "--no-worth", "--out", saved)
+        run("apply", saved, file, "--out", first)
+        with pytest.warns(AppliedTwiceWarning, match="'confidence_before' stands beside"):
+            run("apply", saved, first, "--out", second)
+
+
+@pytest.mark.parametrize("are", ["prob", "logit", "percent"])
+def test_a_column_keeps_its_name_where_it_holds_what_it_held_before(tmp_path, are):
+    rng = np.random.default_rng(0)
+    p = rng.random(200)
+    written = {"prob": p, "logit": np.log(p / (1 - p)), "percent": 100 * p}
+    outcomes = np.where(rng.random(200) < p, "fraud", "ok")
+    cells = [f"{each:.4f},{o}" for each, o in zip(written[are], outcomes, strict=True)]
     source, out, saved = (tmp_path / name for name in ("in.csv", "out.csv", "c.safetensors"))
     source.write_text("\n".join(["p_fraud,outcome", *cells]))
-    read = ["--scores", "p_fraud", "--are", "prob", "--labels", "outcome", "--positive", "fraud"]
+    read = ["--scores", "p_fraud", "--are", are, "--labels", "outcome", "--positive", "fraud"]
     run("fit", str(source), *read, "--method", "platt", "--no-worth", "--out", str(saved))
     said = run("apply", str(saved), str(source), *read, "--out", str(out))
-    line = f"calibrant measure {out} --labels outcome --positive fraud"
+    own = " --scores p_fraud --are prob" if are == "prob" else ""
+    assert out.read_text().startswith("p_fraud" if are == "prob" else "prob,")
+    line = f"calibrant measure {out}{own} --labels outcome --positive fraud"
     assert f"to measure them:\n  {line}\n" in said
     assert "positive" in run(*line.split()[1:], "--resamples", "20")

@@ -32,7 +32,7 @@ from calibrant.predictions.predictions import Predictions
 if TYPE_CHECKING:
     from calibrant.scale.shards import Shards
 
-SETS = "Several sets of rows, or several networks"
+SETS, SPLIT = "Several sets or networks", "Split and arguments"
 # The share of a file's rows that is fitted to, unless told otherwise.
 FIT_SIZE = 0.5
 DataSets = dict[str, Predictions | tuple[Predictions, Predictions]]
@@ -44,16 +44,17 @@ class CompareOptions:
 
     fit: Path | None = option(
         None,
-        "Predictions to fit on. If these are many files, a uniform sample of 100 000 rows is "
-        "used; the same for --test.",
+        "Predictions to fit on; of many files a sample of 100 000 rows.",
         metavar="FILE",
         reads=True,
     )
     test: Path | None = option(None, "Predictions to measure on.", metavar="FILE", reads=True)
     fit_size: float | None = option(
-        None, "When a file is split: rows to fit on, or a fraction below 1. Default: 0.5."
+        None,
+        "When a file is split: rows to fit on, or a fraction below 1. Default: 0.5.",
+        panel=SPLIT,
     )
-    stratify: bool = option(False, "Keep label shares when splitting.")
+    stratify: bool = option(False, "Keep label shares when splitting.", panel=SPLIT)
     methods: str = option(
         "all",
         "Names separated by commas, or all; `calibrant methods` lists them.",
@@ -65,6 +66,7 @@ class CompareOptions:
         "Argument of one of the methods; may be repeated.",
         "--set",
         metavar="METHOD.KEY=VALUE",
+        panel=SPLIT,
     )
     rank_by: str | None = option(
         None,
@@ -75,6 +77,7 @@ class CompareOptions:
     margin: float | None = option(
         None,
         "Also name the simplest method within this much NLL of the recommended one. Default: .001.",
+        panel=SPLIT,
     )
     models: bool = option(
         False,
@@ -139,15 +142,12 @@ def compare(
         typer.Argument(
             metavar="FILE...",
             help="One file, to be split; or several data sets: files, runs of `calibrant train`, "
-            "or a folder of either; with --models several networks' predictions for one set.",
+            "or a folder of either; with --models one file a network.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Fit every method on one set, and measure all of them on another, with intervals.
-
-    Over several data sets: means over seeds, ranks over data sets, and which methods differ.
-    """
+    """Fit every method on one set of rows and measure all of them on another."""
     from calibrant.comparison.compare import compare as compare_methods
 
     paths = files or []

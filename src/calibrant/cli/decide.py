@@ -22,50 +22,52 @@ if TYPE_CHECKING:
     from calibrant.scale.shards import Shards
 
 
+RULES = "More about the rule"
+
+
 @dataclass(frozen=True, kw_only=True)
 class RuleOptions:
     """What is decided by, and how intervals are made."""
 
     risk: float | None = option(
-        None, "Answer the most confident rows, as many as keep at most this share of answers wrong."
+        None, "Answer the most confident rows; at most this share of answers (.05: 5 %) is wrong."
     )
     loss: str | None = option(
         None,
         "With --risk: the column of a loss from 0 to 1; its mean is bounded instead of the share "
         "of errors.",
         metavar="COLUMN",
+        panel=RULES,
     )
     precision: float | None = option(
-        None, "Predict the class so that at least this share of its predictions is right."
+        None, "At least this share of the predictions of --of is right."
     )
-    recall: float | None = option(
-        None, "Predict the class so that at least this share of its rows is found."
-    )
+    recall: float | None = option(None, "At least this share of the rows of --of is found.")
     of: str | None = option(
         None,
-        "The class of --precision, --recall or the net benefit, by name or number. Default: the "
-        "second of two.",
+        "The class of --precision, --recall or the net benefit. Default: the second of two.",
         metavar="CLASS",
     )
-    sure: float = option(
-        0.95, "Probability that the promise holds, over draws of the rows in FILE; a fraction."
-    )
+    sure: float = option(0.95, "Probability that the promise holds, over draws of FILE.")
     costs: str = option(
         "",
         "Cost of each confusion: a row for each true class, a column for each answer.",
         metavar="'0,1;5,0'",
     )
-    error_cost: float | None = option(None, "Cost of any error, in place of --costs.")
-    hand_over_cost: float | None = option(None, "Cost of not answering a row.")
+    error_cost: float | None = option(None, "Cost of any error, in place of --costs.", panel=RULES)
+    hand_over_cost: float | None = option(None, "Cost of not answering a row.", panel=RULES)
     cover: float | None = option(
         None, "Answer with sets of classes; this share of the sets holds the true class."
     )
-    score: str = option("lac", "The score behind these sets: lac, aps or raps.", metavar="WORD")
+    score: str = option(
+        "lac", "The score behind these sets: lac, aps or raps.", metavar="WORD", panel=RULES
+    )
     by: list[str] = option(
         [],
         "Find a threshold for each group, with one promise for all groups: class (predicted), "
         "margin, confidence, or the name of a column of FILE. Not with costs.",
         metavar="GROUPS",
+        panel=RULES,
     )
     level: float = option(0.95, "Coverage of the intervals, a fraction.", panel=INTERVALS)
     seed: int = option(0, "Seed of all random draws.", panel=INTERVALS)
@@ -85,8 +87,7 @@ def decide(
         str,
         typer.Argument(
             metavar="CALIBRATOR",
-            help="A calibrator that `calibrant fit` saved, or a method, which is then fitted to "
-            "half of the rows.",
+            help="Saved by `calibrant fit`, or a method, to be fitted to half of the rows.",
             autocompletion=complete_method,
         ),
     ],
@@ -95,7 +96,7 @@ def decide(
     output: DecidedOptions,
     read: ReadOptions,
 ) -> None:
-    """Find which rows to answer, on labelled rows that the calibrator wasn't fitted to."""
+    """Find which rows to answer, on labelled rows that weren't used for the fit."""
     from calibrant.decision.decide import decide as decided
     from calibrant.decision.decision_file import FORMAT, save_decision
 

@@ -47,9 +47,13 @@ def run(words: Sequence[str]) -> int:
             exec("")
         except CalibrantError as error:
             said, _, line = str(error).partition(PROPOSED)
-            code = _said(f"error: {said}", BAD_INPUT)
+            # The command stands where the eye is: after the reason, before the details.
+            reason, _, details = said.partition("; ") if line else (said, "", "")
+            code = _said(f"error: {reason}", BAD_INPUT)
             if line:
                 _said(f"to read it so: {_proposed(words, line)}", BAD_INPUT)
+            if details:
+                _said(f"details: {details}", BAD_INPUT)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             code = _said(f"error: {where}{error.strerror or error}", BAD_INPUT)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
+import numpy as np
 import typer
 
 from calibrant.cli.help import MANY, OUTPUT, ends_with
@@ -27,6 +28,7 @@ from calibrant.files.proposing import command
 from calibrant.files.reading import reads
 from calibrant.metrics.registry import METRICS
 from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.scoring import score_top
 
 if TYPE_CHECKING:
     from calibrant.posthoc.base import Calibrator
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 
 NoGain = Literal["keep", "temperature", "none"]
-SHARES = "Rows without labels, and other shares of the classes"
+SHARES = "Class shares"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,10 +179,20 @@ def fit(
     calibrator, worth = _with_worth(calibrator, rows, options, source)
     calibrator, said, found = _with_prior(calibrator, prior, rows, read)
     calibrator.save(out)
-    words, facts = _rows_of(rows)
-    parts, document = _fitted(calibrator, calibrator.method, words, out)
+    parts, document = _fitted(calibrator, rows, out)
     parts[1:1] = [each for each in (wrap(worth) if worth else "", said) if each]
-    emit("\n\n".join(parts), document | facts | found, output.json)
+    emit("\n\n".join(parts), document | found, output.json)
+
+
+def on_classes(calibrator: Any, rows: Predictions | Shards | None = None) -> str:
+    """Return whether a calibrator keeps predicted classes, or how many of these it changes."""
+    if calibrator.keeps_prediction:
+        return "keeps every predicted class"
+    if not isinstance(rows, Predictions) or rows.n_classes is None:
+        return "may change predicted classes"
+    before, after = (score_top(each) for each in (rows, calibrator.apply_predictions(rows)))
+    changed = int(np.sum(before.predicted != after.predicted))
+    return f"changes {changed} of {rows.n} predicted classes"
 
 
 def _with_worth(
@@ -281,15 +293,17 @@ def _rows_of(rows: Predictions | Shards) -> tuple[str, dict[str, Any]]:
     return f"{counted(facts['n'], 'row')}{words} of {rows.source}", facts
 
 
-def _fitted(calibrator: Any, method: str, rows: str, out: Path) -> tuple[list[str], dict[str, Any]]:
+def _fitted(
+    calibrator: Any, rows: Predictions | Shards, out: Path
+) -> tuple[list[str], dict[str, Any]]:
     """Return the paragraphs that are printed about a fitted calibrator, and its JSON.
 
     Args:
-        calibrator: the fitted one; method: what it was asked for as.
-        rows: what it was fitted to, in words.
+        calibrator: the fitted one.
+        rows: what it was fitted to.
         out: where it was saved.
     """
-    report = calibrator.fit_report_
+    report, method, (words, facts) = calibrator.fit_report_, calibrator.method, _rows_of(rows)
     document: dict[str, Any] = {
         "method": method,
         "arguments": calibrator.get_params(),
@@ -300,11 +314,10 @@ def _fitted(calibrator: Any, method: str, rows: str, out: Path) -> tuple[list[st
         "fit": report.as_dict(),
         "out": str(out),
     }
-    keeps = "keeps" if calibrator.keeps_prediction else "may change"
     text = (
-        f"{method} fitted on {rows} and saved to {out}\n"
+        f"{method} fitted on {words} and saved to {out}\n"
         f"{counted(calibrator.n_parameters, 'parameter')}, "
-        f"{counted(report.iterations, 'iteration')}; {keeps} the predicted class"
+        f"{counted(report.iterations, 'iteration')}; {on_classes(calibrator, rows)}"
     )
     if names := calibrator.class_names_:
         text += f"\nclasses in order: {in_order(names, calibrator.form_)}"
@@ -315,7 +328,7 @@ def _fitted(calibrator: Any, method: str, rows: str, out: Path) -> tuple[list[st
     for note in report.notes:
         if not note.partition(":")[0].endswith("Warning"):  # warnings go to stderr
             paragraphs.append(wrap(_sentence(note)))
-    return paragraphs, document
+    return paragraphs, document | facts
 
 
 def _sentence(note: str) -> str:
@@ -340,8 +353,8 @@ def apply(
 ) -> None:
     """Apply a saved calibrator to FILE, which needs no labels, and write its rows back.
 
-    Calibrated probabilities take the place of the scores; all other columns stay. The columns
-    predicted and confidence are added, and those of a decision.
+    Calibrated probabilities take the place of the scores; all other columns stay. Added are
+    predicted and confidence, confidence_before for mere confidences, and a decision's columns.
     """
     from calibrant.decision.decision_file import is_decision, load_decision
     from calibrant.posthoc.accuracy_estimate import expected_accuracy
@@ -410,8 +423,9 @@ def _to_measure(rows: Predictions, options: ReadOptions, out: Path) -> str:
     """Return the command that measures what was written, where that of the input no longer does."""
     if rows.kind == "score" or not (options.scores or options.are):
         return ""
-    as_named = options.but(scores=None, are=None, labelled=True)
-    line = command(str(out), as_named) if reads(str(out), as_named, options) else None
-    return (
-        f"\nThe scores are calibrated probabilities now; to measure them:\n  {line}" if line else ""
-    )
+    given = options.but(labelled=True)
+    for each in (given, given.but(scores=None, are=None)):
+        if reads(str(out), each, options):
+            line = command(str(out), each)
+            return f"\nThe scores are calibrated probabilities now; to measure them:\n  {line}"
+    return ""

@@ -23,8 +23,8 @@ from calibrant.core.text import TERMINAL_WIDTH, wrap
 
 # Panels of a help text, in their order; the rare ones come last.
 OWN, INTERVALS, OUTPUT = "Options", "Intervals", "Output"
-READING, ROWS, MANY = "Reading the file", "Binary, tokens, many labels", "Many files"
-LOGS = "Logs of language models"
+READING, ROWS, MANY = "Reading the file", "Kinds of predictions", "Many files"
+LOGS = "Language models"
 FIRST, RARE = (OWN, INTERVALS, OUTPUT), (READING, LOGS, ROWS, MANY)
 # What the short help explains.
 EXPLAINED = (OWN, OUTPUT)

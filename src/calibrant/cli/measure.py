@@ -324,6 +324,7 @@ def inspect(file: File, read: ReadOptions, output: OutputOptions) -> None:
 
 def _saved(file: Path) -> tuple[str, dict[str, Any]] | None:
     """Return what a saved decision or calibrator does; None for any other file."""
+    from calibrant.cli.fit import on_classes
     from calibrant.decision.decision_file import is_decision, load_decision
     from calibrant.posthoc.loading import load
     from calibrant.posthoc.state import FORMAT
@@ -342,10 +343,9 @@ def _saved(file: Path) -> tuple[str, dict[str, Any]] | None:
         "keeps_prediction": fitted.keeps_prediction,
         "fit": fitted.fit_report_.as_dict(),
     }
-    may = "keeps" if fitted.keeps_prediction else "may change"
     text = (
         f"the calibrator {fitted.method}: {counted(fitted.n_parameters, 'parameter')}, fitted to "
-        f"{fitted.rows_of_fit()}; it {may} the predicted class."
+        f"{fitted.rows_of_fit()}; it {on_classes(fitted)}."
     )
     document: dict[str, Any] = {"file": str(file), "calibrator": what}
     if decision is None:

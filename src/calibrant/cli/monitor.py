@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from calibrant.monitor.streams import Following
 
 ALARM = 3
-TESTS = "Tests and groups"
+TESTS, STATES = "Tests and groups", "States and lines"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,14 +94,19 @@ class MonitorOptions:
         False, "Keep reading files of JSON lines as they grow, until interrupted."
     )
     idle: float | None = option(
-        None, "With --follow: end after so many seconds without a row.", metavar="SECONDS"
+        None,
+        "With --follow: end after so many seconds without a row.",
+        metavar="SECONDS",
+        panel=STATES,
     )
     anew: bool = option(
         False,
-        "Start the tests of --state again, after you have dealt with an alarm; windows, past "
-        "alarms and the place in the files stay.",
+        "Start the tests of --state again, after an alarm; windows, past alarms and the place in "
+        "the files stay.",
     )
-    skip_broken: bool = option(False, "Leave out lines without a usable row, and count them.")
+    skip_broken: bool = option(
+        False, "Leave out lines without a usable row, and count them.", panel=STATES
+    )
     plan: float | None = option(
         None,
         "Only say after how many rows, or clusters, a drift of this size would be seen.",
@@ -109,7 +114,10 @@ class MonitorOptions:
         panel=TESTS,
     )
     merge: list[Path] = option(
-        [], "Show the states of several monitors together; may be repeated.", metavar="STATE"
+        [],
+        "Show the states of several monitors together; may be repeated.",
+        metavar="STATE",
+        panel=STATES,
     )
 
 
@@ -131,15 +139,15 @@ class WatchOptions(ReportOptions):
         panel=OUTPUT,
     )
     metrics_out: Path | None = option(
-        None, "Keep a file in Prometheus' text format up to date here.", panel=OUTPUT
+        None, "Keep a file in Prometheus' text format up to date here.", panel=STATES
     )
     save_seconds: float = option(
         1.0,
         "Write the state this often, and at the end.",
         metavar="SECONDS",
-        panel=OUTPUT,
+        panel=STATES,
     )
-    details: bool = option(False, "Add all details to the JSON.", panel=OUTPUT)
+    details: bool = option(False, "Add all details to the JSON.", panel=STATES)
 
 
 def monitor(

@@ -113,9 +113,8 @@ Files = Annotated[
     list[str],
     typer.Argument(
         metavar="FILE...",
-        help="Predictions: npz, npy, csv, tsv, parquet, jsonl, safetensors, pt, h5, arrow. Several "
-        "files, folders, globs, manifests and URLs are one set, read in bounded memory; - is "
-        "standard input, with --format.",
+        help="Predictions: npz, npy, csv, tsv, parquet, jsonl, safetensors, pt, h5, arrow; several "
+        "files, a folder, glob, manifest or URL are one set; - is standard input (--format).",
     ),
 ]
 

@@ -14,7 +14,7 @@ from calibrant.cli.output import as_json, check_outputs, emit, progress, write_t
 from calibrant.core.arguments import parse_settings
 from calibrant.core.errors import MissingDependencyError
 
-PROTOCOL, IMAGES, DEVICES = "Instead of the protocol's values", "Images", "Devices"
+PROTOCOL, IMAGES, DEVICES = "Instead of the protocol's values", "Images", "Devices and storage"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,19 +89,19 @@ class RunOptions(OutputOptions):
     )
     resume: bool = option(False, "Continue the run in the folder.", panel=OUTPUT)
     checkpoint_every: int | None = option(
-        None, "Steps between checkpoints within an epoch.", panel=OUTPUT
+        None, "Steps between checkpoints within an epoch.", panel=DEVICES
     )
     cache: Path | None = option(
         None,
         "Folder for decoded images, for the next run. Default: image-cache beside --out.",
-        panel=OUTPUT,
+        panel=DEVICES,
     )
     devices: int = option(1, "Devices to share each batch between.", panel=DEVICES)
     accelerator: str = option("auto", "auto, cpu, cuda or mps.", metavar="NAME", panel=DEVICES)
 
 
 def train(options: TrainOptions, output: RunOptions) -> None:
-    """Train a network, and write its predictions for validation and test images to a folder."""
+    """Train a network on images, and write its predictions to a folder."""
     out, cache = output.out, output.cache
     check_outputs([options.data], [output.json], made=out)
     run = _run_functions()

@@ -409,7 +409,8 @@ def _legend(of: Comparison) -> str:
         f"{MAY_BE_BEST} may be the best in this column: in {100 * level:g} % of cases the "
         f"truly best method has a {MAY_BE_BEST}. "
         f"* not distinguishable from the best in {best.metric.title} (paired bootstrap, Holm's "
-        "correction for all pairs). kept: whether every row kept its predicted class. "
+        "correction for all pairs). kept: whether the predicted class of every row measured here "
+        "stayed. "
         f"{in_percent(_shown(of))}"
     )
     if best.floor is None:

@@ -99,7 +99,9 @@ def within(
     """Return a number that is within limits; `InputError` as for an `argument` if it isn't."""
     limits = _Limits(False, whole, at_least, above, at_most, below)
     if not limits.allow(value):
-        raise InputError(f"{name} must be {limits.expectation()}, not {value!r}")
+        percent = min(at_most, below) == 1 and isinstance(value, Real) and 1 < float(value) <= 100
+        hint = f"; it is a fraction: {value:g} % is {value / 100:g}" if percent else ""
+        raise InputError(f"{name} must be {limits.expectation()}, not {value!r}{hint}")
     return value
 
 

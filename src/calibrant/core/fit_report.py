@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from math import isnan
 from typing import Any
 
+from calibrant.core.text import counted, wrap
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class FitReport:
     """What a fit did.
 
@@ -37,6 +40,13 @@ class FitReport:
     converged: bool = True
     notes: tuple[str, ...] = ()
     worth: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        steps = f" after {counted(self.iterations, 'iteration')}" if self.iterations else ""
+        value = "" if isnan(self.value) else f", {self.value:.4g}"
+        end = "" if self.converged else "; it stopped before it converged"
+        begin = f"fitted to {counted(self.n, 'row')} by {self.objective}{value}{steps}{end}"
+        return "\n\n".join(map(wrap, [begin, *self.notes]))
 
     def behind(self, first: FitReport) -> FitReport:
         """Return the report of a fit in two steps, of which this was the second."""

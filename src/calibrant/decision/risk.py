@@ -74,6 +74,7 @@ class RiskDecision(Decision):
             hundred times as many.
         lowest_risk: the lowest risk at which these rows allow answers, where none may be given at
             `risk`; None if there is none.
+        lowest_between: ends of its 80 % interval, from resampled rows; None for no risk.
         curve: thresholds with the coverage, the error rate and the upper bound of the risk there.
         measure: what the risk is of: errors, a loss, 1 - the precision or the recall of a class.
         of: that class, by its number.
@@ -95,6 +96,7 @@ class RiskDecision(Decision):
     reachable_from: int | None
     reachable_between: tuple[int | None, ...] = ()
     lowest_risk: float | None = None
+    lowest_between: tuple[float | None, ...] = ()
     curve: dict[str, FloatArray]
     measure: str = "error"
     of: int | None = None
@@ -191,11 +193,15 @@ class RiskDecision(Decision):
         """What the rows allow where they don't allow what was asked for."""
         if self.lowest_risk is None:
             return ""
-        if self.of is not None:
-            least = percent_asked(1 - self.lowest_risk)
-            return f"The highest {self.measure} that these rows allow is {least} %."
-        of = "mean loss" if self.measure == "loss" else "risk"
-        return f"The lowest {of} that these rows allow is {percent_asked(self.lowest_risk)} %."
+        of = f"highest {self.measure}"
+        if self.of is None:
+            of = "lowest mean loss" if self.measure == "loss" else "lowest risk"
+        low, high = (
+            "none" if end is None else percent_asked(end if self.of is None else 1 - end)
+            for end in self.lowest_between[:: 1 if self.of is None else -1]
+        )
+        at = percent_asked(self.lowest_risk if self.of is None else 1 - self.lowest_risk)
+        return f"The {of} that these rows allow is {at} % (80 % interval: {low} to {high})."
 
     def promise(self) -> str:
         """Return what it promises of new rows, and under which conditions."""
@@ -263,7 +269,7 @@ class RiskDecision(Decision):
 
     def as_table(self) -> Table:
         """Return the coverage at this many rows, and at more."""
-        lines = [[str(self.n), percent(self.coverage.value), "found"]]
+        lines = [[str(self.n), percent(self.coverage.value), "measured"]]
         lines += [[str(n), percent(coverage), "expected"] for n, coverage in self.more]
         notes = "Coverage in percent; expected if more rows are like these."
         return Table(["rows", "coverage", ""], lines, notes=notes)
@@ -288,6 +294,7 @@ class RiskDecision(Decision):
             "reachable_from": self.reachable_from,
             "reachable_between": list(self.reachable_between),
             "lowest_risk": self.lowest_risk,
+            "lowest_between": list(self.lowest_between),
             "curve": self.records(),
             **self.facts(),
         }
@@ -375,18 +382,20 @@ def by_risk(
         error = mean_of(rows, lost, level, answered, ends=(0.0, 1.0))
     else:
         error = rows.share(lost > 0, level, answered)
-    more, reachable, between, lowest = [], None, (), None
+    more, reachable, between, lowest, lowests = [], None, (), None, ()
     if place is not None:
         more = [(times * n, c) for times in AHEAD if (c := covered(times)) is not None]
     elif len(seen.loss):
         lowest = _lowest_risk(seen, test, risk, sure)
         reachable = _enough(seen, test, risk, sure)
-    if reachable is not None:
         rng = np.random.default_rng(seed)
-        others = (resampled(seen, rng) for _ in range(RESAMPLES))
-        needed = [_enough(each, risk_test(each, sure, seed), risk, sure) for each in others]
-        needed.sort(key=lambda times: times or math.inf)
-        between = tuple(t and t * n for t in (needed[LOW_END], needed[HIGH_END]))
+        others = [resampled(seen, rng) for _ in range(RESAMPLES)]
+        tests = [(each, risk_test(each, sure, seed)) for each in others]
+        if reachable is not None:
+            between = _ends([_enough(*each, risk, sure) for each in tests])
+            between = tuple(times and times * n for times in between)
+        if lowest is not None:
+            lowests = _ends([_lowest_risk(*each, 0.0, sure) for each in tests])
     return RiskDecision(
         risk=risk,
         sure=sure,
@@ -397,11 +406,18 @@ def by_risk(
         reachable_from=reachable and reachable * n,
         reachable_between=between,
         lowest_risk=lowest,
+        lowest_between=lowests,
         curve=_curve(rows, score, seen, test, sure, place),
         measure=measure,
         of=of,
         **common,
     )
+
+
+def _ends(found: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the ends of the 80 % interval of what resamples gave; None is beyond all numbers."""
+    ordered = sorted(found, key=lambda each: math.inf if each is None else each)
+    return ordered[LOW_END], ordered[HIGH_END]
 
 
 def _enough(seen: Tested, test: RiskTest, risk: float, sure: float) -> int | None:

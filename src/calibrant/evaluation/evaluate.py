@@ -21,7 +21,7 @@ from calibrant.evaluation.sample import RowSample, Sample
 from calibrant.evaluation.sample_sources import sample_of
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, ENOUGH, check_drawing
 from calibrant.metrics.metric_types import Measured, Metric, RowsMetric
-from calibrant.metrics.registry import metrics_named
+from calibrant.metrics.registry import BINARY_METRICS, metrics_named
 from calibrant.metrics.resampling import cluster_stretch
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import RowScores
@@ -156,6 +156,7 @@ def evaluate_sample(
         sample.for_pictures(),
         clipped_nll_rows=sample.clipped if sample.kind in ("probs", "prob") else 0,
         label_names=sample.label_names,
+        printed=BINARY_METRICS if metrics is None and sample.binary else (),
     )
     if not isinstance(sample, CellSample):
         return found

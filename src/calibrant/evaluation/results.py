@@ -182,6 +182,7 @@ class Evaluation(Drawn):
         shards: of many files how many were read; None for rows in memory.
         broken: files that were left out, with the reason.
         intervals: of many files how resamples were drawn, in a sentence or two.
+        printed: the metrics that the printed table holds; all if there are none.
 
     Examples:
         >>> import calibrant as cb
@@ -202,6 +203,7 @@ class Evaluation(Drawn):
     shards: int | None = None
     broken: dict[str, str] = field(default_factory=dict[str, str])
     intervals: str = ""
+    printed: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> MetricResult:
         """Return the result of one metric.
@@ -347,10 +349,13 @@ class Evaluation(Drawn):
     def as_table(self) -> Table:
         """Return the table that it prints, a metric a row."""
         head = ["metric", "value", interval_of(self.level), "floor", "floor 95 %"]
-        results = list(self.results.values())
+        found = self.results
+        results = [found[name] for name in self.printed or found if name in found]
         legend = in_percent([result.metric for result in results])
         if any(result.floor is not None for result in results):
             legend += f" {FLOOR}"
+        if len(results) < len(found):
+            legend += f" {len(found) - len(results)} more are measured; --metrics all shows them."
         return Table(head, [_table_row(result) for result in results], notes=legend)
 
     def records(self) -> list[dict[str, Any]]:

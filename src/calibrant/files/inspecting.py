@@ -148,13 +148,19 @@ class Inspection:
             ]
             for entry in self.entries
         ]
-        parts = [f"{self.source} ({self.format})", wrap(self.reading())]
+        parts = [f"{self.source} ({self.format})"]
         if table:
             titles = ["holds", "shape", "type", "range", "first values", "seems to be"]
-            parts.insert(1, format_table(titles, table))
+            parts.append(format_table(titles, table))
+        if any(entry.shape and entry.shape[0] > ROWS for entry in self.entries):
+            parts.append(f"range and what it seems to be: of the first {ROWS} rows")
+        proposed = self.predictions is None and self.command is not None
+        if proposed:
+            parts.append(f"to measure it:\n  {self.command}")
+        parts.append(wrap(self.reading()))
         if self.predictions is not None and self.predictions.origin is not None:
             parts.append(wrap(str(self.predictions.origin)))
-        if self.command is not None:
+        if self.command is not None and not proposed:
             parts.append(f"to measure it:\n  {self.command}")
         return "\n\n".join(parts)
 

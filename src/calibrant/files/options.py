@@ -67,8 +67,8 @@ def _option(
         log: whether only logs of evaluations of language models need it.
         formerly: options that it replaces, each with what is typed now.
     """
-    panel = "Binary, tokens, many labels" if rare else "Reading the file"
-    panel = "Logs of language models" if log else panel
+    panel = "Kinds of predictions" if rare else "Reading the file"
+    panel = "Language models" if log else panel
     about = {"help": help, "metavar": metavar, "panel": panel, "formerly": formerly or {}}
     return field(default=default, metadata=about)
 

@@ -238,12 +238,18 @@ class RowsAgain:
                 found[name] = values
         return found | new
 
+    def _own_name(self, form: str) -> str | None:
+        """Return the name of the one column that holds scores of the form which is written."""
+        same = self.file.map.form == form and self.file.options.are != "percent"
+        named = list(self.file.map.fields["scores"]) == self.scores and len(self.scores) == 1
+        return self.scores[0] if same and named else None
+
     def _new_scores(self, after: Predictions) -> Columns:
         """Return the columns of the new scores, named by what the old ones were named by."""
         if after.n_classes is None:
-            return {"confidence": after.scores}
+            return {self._own_name("toplabel") or "confidence": after.scores}
         if after.binary:
-            return {after.form: native(after.one_score)}
+            return {self._own_name(after.form) or after.form: native(after.one_score)}
         if not self.probs:
             return {}
         probs, fields = native(after.scores), self.file.map.fields["scores"]

@@ -99,6 +99,17 @@ POSITIVE_METRICS: dict[str, Metric] = {metric.name: metric for metric in OF_POSI
 CORE_METRICS = ("ece", "adaece", "smce", "smece", "nll", "brier", "accuracy")
 """What is measured unless something else is asked for."""
 
+BINARY_METRICS = (
+    "ece",
+    "accuracy",
+    "ece_positive",
+    "slope_positive",
+    "large_positive",
+    "brier_positive",
+    "log_loss",
+)
+"""Of those of binary predictions the ones that are printed unless others are asked for."""
+
 RANK_METRICS = ("accuracy", "aurc", "eaurc")
 """The same of scores that are no probabilities."""
 

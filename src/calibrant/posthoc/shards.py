@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from calibrant.core.arrays import Array
+from calibrant.core.arrays import Array, to_numpy
 from calibrant.core.errors import (
     AppliedTwiceWarning,
     InputError,
@@ -58,6 +58,9 @@ from calibrant.predictions.scoring import said_of_top
 from calibrant.scale.engines import Engine, Task, gathered, left_out, through
 from calibrant.scale.sampling import affordable, sample
 from calibrant.scale.shards import HEADER_THREADS, RECORD, Shard, Shards
+
+# The confidences that calibrated ones took the place of: they show that a map was applied.
+UNCALIBRATED = "confidence_before"
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,13 @@ def write_rows(
 
 def _warn_of_second(where: str, before: Predictions, beside: Columns) -> None:
     """Warn if what stands beside the scores is what `apply` writes there."""
+    if before.form == "toplabel" and UNCALIBRATED in beside:
+        warn_caller(
+            AppliedTwiceWarning(
+                f"{where}: '{UNCALIBRATED}' stands beside the confidences, as calibrant apply "
+                "writes it; they are calibrated already, and a second map makes them wrong"
+            )
+        )
     written = "confidence" in beside and {"predicted", "predicted_calibrated"} & {*beside}
     if not written or before.kind != "probs" or before.n_classes is None:
         return
@@ -204,6 +214,8 @@ def _more(
         by_name = None if names is None else np.array(names)[predicted]
         found["predicted"] = again.as_labels(predicted) if by_name is None else by_name
         found["confidence"] = confidence
+    elif before.form == "toplabel":
+        found[UNCALIBRATED] = to_numpy(before.scores)
     if wanted.interval is not None:
         logits = rows_of_event(calibrator, before).logits
         low, high = row_intervals(calibrator, logits, confidence, wanted.interval)

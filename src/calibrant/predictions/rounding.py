@@ -44,12 +44,13 @@ def lost_in_sums(scores: FloatArray, total: float = 1.0, least: int = 0) -> floa
         scaled = parts * 2.0**bits
         if (scaled == np.rint(scaled)).all():
             return total * 2.0**-bits
-    with np.errstate(divide="ignore"):
+    # The smallest numbers have no power of ten that makes them whole.
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         places = np.where(scores == 0, 0, np.floor(np.log10(np.abs(scores))))
-    for digits in range(2, 6):
-        scaled = scores * 10.0 ** (digits - 1 - places)
-        if (np.abs(scaled - np.rint(scaled)) <= 1e-6 * np.abs(scaled)).all():
-            return max(total * 0.5 * 10.0 ** (1 - digits), by_decimals or 0.0)
+        for digits in range(2, 6):
+            scaled = scores * 10.0 ** (digits - 1 - places)
+            if (np.abs(scaled - np.rint(scaled)) <= 1e-6 * np.abs(scaled)).all():
+                return max(total * 0.5 * 10.0 ** (1 - digits), by_decimals or 0.0)
     return by_decimals
 
 

@@ -151,7 +151,7 @@ class ModelComparison(Drawn):
     def difference(
         self, first: ModelEntry, second: ModelEntry, metric: str | None = None
     ) -> PairedDifference:
-        """Return the first entry's value less the second's, on the same rows.
+        """Return the first entry's value minus the second's, on the same rows.
 
         That of the score is of the normal law, wider where maps were fitted to rows that they share
         (`difference_of_losses`); that of other metrics is of the paired bootstrap.

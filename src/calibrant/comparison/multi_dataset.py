@@ -47,7 +47,7 @@ class OverDataSets(NamedTuple):
     """How far a method is from the best one, over data sets.
 
     Attributes:
-        difference: mean over data sets of its value less the best one's, turned so that above 0 is
+        difference: mean over data sets of its value minus the best one's, turned so that above 0 is
             worse.
         low: lower end of the t interval of that mean; high: upper end; None with one data set.
         wins: on how many data sets it is better than the best one.

@@ -204,7 +204,7 @@ class Alternative:
     Attributes:
         name: the method.
         reason: why one might.
-        price: its score less that of the recommended method, on the same rows; above 0 is worse.
+        price: its score minus that of the recommended method, on the same rows; above 0 is worse.
     """
 
     name: str

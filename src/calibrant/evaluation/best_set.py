@@ -135,7 +135,7 @@ def may_be_best(
     """Return which of M calibrators may have the lowest expected cost.
 
     With d_ij the difference of the costs of i and j, s_ij its standard deviation over resamples and
-    d*_ij the resampled difference less its mean, i may be the best if
+    d*_ij the resampled difference minus its mean, i may be the best if
 
         d_ij <= s_ij q_i for all j, q_i the `level` quantile of max_j d*_ij / s_ij.
 

@@ -55,7 +55,7 @@ class History(Drawn):
         return {name: each[metric or self.metrics[0]] for name, each in self.evaluations.items()}
 
     def change(self, metric: str | None = None) -> PairedDifference:
-        """Return the last set's value less the first's, with the interval of that difference.
+        """Return the last set's value minus the first's, with the interval of that difference.
 
         Resamples of two sets of rows are independent, so that their differences are those of
         independent sets. Where both hold the same rows in the same order they are paired.

@@ -52,6 +52,8 @@ WITHOUT_NUMBERS: dict[State, str] = {
 
 # Where calibrated confidences show as much as this, that nothing was found says little.
 MUCH_NOISE = 0.05
+# What rows without a name are called; a result that is printed leaves it out.
+UNNAMED = {"logits", "probs", "confidence", "scores"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -290,7 +292,7 @@ class Evaluation(Drawn):
 
     @property
     def gap(self) -> Gap:
-        """Mean confidence less accuracy, and the ends of its interval (`Gap.of`)."""
+        """Mean confidence minus accuracy, and the ends of its interval (`Gap.of`)."""
         return self.sample.gap(self.level)
 
     @property
@@ -305,7 +307,7 @@ class Evaluation(Drawn):
 
     @property
     def positive_gap(self) -> Gap | None:
-        """Mean probability of the positive class less its share; None unless it is binary."""
+        """Mean probability of the positive class minus its share; None unless it is binary."""
         return None if self._of_positive is None else self._of_positive.gap(self.level)
 
     def headline(self) -> str:
@@ -369,10 +371,10 @@ class Evaluation(Drawn):
         if self.label_names is not None:
             labels = counted(len(self.label_names), "label")
             rows = f"{counted(self.n, 'prediction')} of {labels}, pooled"
-        table = self.as_table()
+        table, named = self.as_table(), "" if self.source in UNNAMED else f"{self.source}: "
         parts = [
             wrap(self.headline()),
-            f"{self.source}: {rows}{width}, {FORMS.get(self.kind, self.kind)}",
+            f"{named}{rows}{width}, {FORMS.get(self.kind, self.kind)}",
             wrap(weighing(self)),
             table.to_text(),
             "\n".join(f"{name} left out: {reason}" for name, reason in self.skipped.items()),

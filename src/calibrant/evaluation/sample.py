@@ -187,7 +187,7 @@ class Sample(ABC):
         return min(float(self.n), 1 / self.mean_residual.share)
 
     def gap(self, level: float) -> Gap:
-        """Return mean confidence less accuracy, and the ends of its interval (`Gap.of`)."""
+        """Return mean confidence minus accuracy, and the ends of its interval (`Gap.of`)."""
         self.refuse_ranks("a mean confidence")
         return Gap.of_law(self.mean_residual, self.accuracy, level, self.clusters)
 
@@ -323,7 +323,7 @@ class RowSample(Sample):
         return default_resamples(rows)
 
     def gap(self, level: float) -> Gap:
-        """Return mean confidence less accuracy, and the ends of its interval (`Gap.of`)."""
+        """Return mean confidence minus accuracy, and the ends of its interval (`Gap.of`)."""
         self.refuse_ranks("a mean confidence")
         return Gap.of(self.rows, level, self._draws.clusters)
 

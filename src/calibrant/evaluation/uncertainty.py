@@ -259,7 +259,7 @@ class MeanResidual(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Mean confidence less accuracy of some rows, with its interval; positive: overconfident."""
+    """Mean confidence minus accuracy of some rows, with its interval; positive: overconfident."""
 
     value: float
     low: float

@@ -1,4 +1,4 @@
-"""Gaps of bins less what chance puts into them: debiased ECE and its square, and ECE-sweep."""
+"""Gaps of bins minus what chance puts into them: debiased ECE and its square, and ECE-sweep."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def sums_of(
 
 
 def gaps_of(sums: BinSums) -> FloatArray:
-    """Return (..., B) mean confidence less accuracy, 0 where a bin is empty."""
+    """Return (..., B) mean confidence minus accuracy, 0 where a bin is empty."""
     none = np.zeros(sums.residual.shape)
     return np.divide(sums.residual, sums.count, out=none, where=sums.count > 0)
 

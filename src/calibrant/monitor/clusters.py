@@ -208,7 +208,7 @@ class Clusters:
 
         Args:
             names: (n,) of the rows' clusters.
-            residual: (n,) confidence less correctness.
+            residual: (n,) confidence minus correctness.
             first: number of the first row in the stream.
             bets: of each part: which of the rows, ascending, their payments, and shares.
         """

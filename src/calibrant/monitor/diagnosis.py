@@ -32,12 +32,12 @@ REFIT = "affine"
 
 @dataclass(frozen=True)
 class Band:
-    """A stretch of the confidence scale: its ends, its rows, and confidence less accuracy there.
+    """A stretch of the confidence scale: its ends, its rows, and confidence minus accuracy there.
 
     Attributes:
         low: lowest confidence; high: highest.
         rows: how many rows it holds.
-        gap: confidence less accuracy; gap_low, gap_high: ends of its interval, which holds for all
+        gap: confidence minus accuracy; gap_low, gap_high: ends of its interval, which holds for all
             bands together.
     """
 
@@ -61,7 +61,7 @@ class Diagnosis:
     Attributes:
         first: 0-based number of the first of them; rows: how many there are.
         state: in which way confidences are off, as `calibrant.evaluate` says it.
-        gap: (value, low, high) of confidence less accuracy.
+        gap: (value, low, high) of confidence minus accuracy.
         bands: the same by stretches of the scale.
         refit: what a refit of the confidences by `REFIT` would give, cross-validated; None where
             rows are too few or all alike.

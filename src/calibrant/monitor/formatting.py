@@ -316,8 +316,8 @@ class MonitorFindings:
         """Where both tests stand."""
         bounds = -math.log(self.alpha), math.log(self.average_run_length)
         return (
-            f"Evidence now (a logarithm): level {self.log_e:.2f}, an alarm from {bounds[0]:.2f} "
-            f"on; change {self.log_r:.2f}, an alarm from {bounds[1]:.2f} on."
+            f"Evidence (natural logarithm): level test {self.log_e:.2f} (alarm at "
+            f"{bounds[0]:.2f}), change test {self.log_r:.2f} (alarm at {bounds[1]:.2f})."
         )
 
     @property

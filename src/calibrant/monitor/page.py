@@ -162,7 +162,7 @@ MOST_STEPS = 5
 def gap_chart(
     windows: Sequence[Window], tolerance: float, alarm: int | None, since: ChangePoint | None
 ) -> str:
-    """Return confidence less accuracy of each window, with intervals and the tolerance."""
+    """Return confidence minus accuracy of each window, with intervals and the tolerance."""
     ends = [end for window in windows for end in (window.gap_low, window.gap_high)]
     low, high = min(*ends, -tolerance, 0.0), max(*ends, tolerance, 0.0)
     y = _upright(low, high)

@@ -113,7 +113,7 @@ class Window:
     Attributes:
         first: 0-based number of the first row; rows: how many there are.
         confidence: mean confidence; accuracy: share of right rows.
-        gap: confidence less accuracy, with the ends of its score interval; positive: overconfident.
+        gap: confidence minus accuracy, with the ends of its score interval.
         gap_low: lower end; gap_high: upper end.
         ece: expected calibration error of 15 equal bins, with the ends of its bootstrap interval.
         ece_low: lower end; ece_high: upper end.

@@ -282,7 +282,7 @@ def still_masked(xp: Any, logits: Array, scores: Array, masks: bool) -> Array:
 
 
 def centred(xp: Any, logits: Array, masks: bool) -> Array:
-    """Return (n, K) logits less the mean of those not masked, 0 where masked."""
+    """Return (n, K) logits minus the mean of those not masked, 0 where masked."""
     if not masks:
         return logits - sums(xp, logits)[:, None] / int(logits.shape[1])
     known = zero_where_masked(xp, logits, logits, masks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os.path import commonprefix
 from typing import Any
 
 from markupsafe import Markup
@@ -94,9 +95,12 @@ def line_chart(results: dict[str, MetricResult]) -> str:
     out += within("after", drawn) + line(area.left, area.bottom, area.right, area.bottom, "axis")
     step = -(-len(names) // MOST_NAMES)
     most = WIDTH // (7 * min(len(names), MOST_NAMES))
+    # Names that are too long are told apart by what they don't share.
+    begin = len(commonprefix(names))  # noqa: RUF071 (characters are meant, not folders)
+    end = len(commonprefix([name[::-1] for name in names]))  # noqa: RUF071
     for i in range(0, len(names), step):
-        # The end of a path tells files apart, its beginning rarely does.
-        short = names[i] if len(names[i]) <= most else f"…{names[i][1 - most :]}"
+        own = names[i][begin : max(len(names[i]) - end, begin)]
+        short = names[i] if len(names[i]) <= most else f"…{own[-most:]}…"
         out += text(x(i), area.bottom + 20, short, anchor="middle")
     label = (
         f"{metric.title} of {whole(len(found))} sets of rows. The numbers are in the table below."

@@ -199,7 +199,10 @@ def run(name: Name, options: StudyOptions, output: StudyOutput, engine: EngineOp
         )
     if missing:
         said = what_to_provide(missing)
-        print(f"Not there, and left out (--data gives it):\n{said}", file=sys.stderr)
+        print(
+            f"Left out, because the data are missing (give them with --data):\n{said}",
+            file=sys.stderr,
+        )
     working = Engine(by, engine.workers, engine.scheduler)
     with progress(None, name, remaining=True) as step:
 

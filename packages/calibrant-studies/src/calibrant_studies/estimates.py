@@ -72,7 +72,7 @@ class Estimate:
 
     @property
     def difference(self) -> float | None:
-        """The value less the published one, in the paper's units."""
+        """The value minus the published one, in the paper's units."""
         if self.published is None:
             return None
         return self.measure.scale * self.value - self.published.value

@@ -93,7 +93,7 @@ def _lines(result: StudyResult, declared: Declared) -> Figure:
     axes = figure.subplots(len(declared.y), len(panels), squeeze=False, sharex=numeric)
     labels = [study.value(declared.x, name).label for name in names]
     for i, metric in enumerate(declared.y):
-        title = titled(result.measures[metric]) + f" less {declared.minus}'s" * bool(declared.minus)
+        title = titled(result.measures[metric]) + f" minus {declared.minus}" * bool(declared.minus)
         for j, panel in enumerate(panels):
             ax = axes[i][j]
             series = [

@@ -251,7 +251,7 @@ def _with_ranks(
 
 
 def _legend(result: StudyResult, *, ranked: bool) -> str:
-    """Return what the marks of the table mean, those that it has."""
+    """Return what the marks that are in the table mean."""
     found, said = result.estimates, list[str]()
     percent, others = (
         list(dict.fromkeys(e.measure.title for e in found if (e.measure.scale == 100) == wanted))
@@ -267,11 +267,11 @@ def _legend(result: StudyResult, *, ranked: bool) -> str:
         said.append(f"In brackets {levels_in_words(found)} intervals.")
     if any(estimate.may_be_best for estimate in found):
         said.append(
-            f"{MAY_BE_BEST} may be the best of those that it competes with: the truly best of "
-            "these is marked in 95 % of cases."
+            f"{MAY_BE_BEST} may be the best among its competitors: in 95 % of cases the truly best "
+            f"has a {MAY_BE_BEST}."
         )
     if ranked:
-        said.append("Mean rank: over rows that have all of them, 1 is best.")
+        said.append("Mean rank: over rows that have every column; 1 is best.")
     return "\n\n".join([" ".join(said), *result.study.footnotes]).strip()
 
 
@@ -302,11 +302,11 @@ def details(result: StudyResult) -> Table:
             line += _beside(estimate)
         rows.append(line)
     marked = any(estimate.may_be_best for estimate in found)
-    notes = f"{MAY_BE_BEST} may be the best of those that it competes with. " if marked else ""
+    notes = f"{MAY_BE_BEST} may be the best among its competitors. " if marked else ""
     notes += "Floor: what calibrated confidences would show on average. " if floored else ""
     if compared:
         notes += (
-            "Difference: the value less the published one, with an interval for test rows, the "
+            "Difference: the value minus the published one, with an interval for test rows, the "
             "scatter of seeds and what the paper prints behind +-; it differs where the interval "
             f"leaves out 0, and is undecided with fewer than {FEWEST_SEEDS} seeds."
         )
@@ -347,7 +347,7 @@ def as_text(result: StudyResult) -> str:
     parts = [f"{study.name}: {study.title}"]
     if result.missing:
         parts.append(
-            f"Not there, and left out (--data gives it):\n{what_to_provide(result.missing)}"
+            f"Left out, because the data are missing (give them with --data):\n{what_to_provide(result.missing)}"
         )
     if result.left_out:
         parts.append("\n".join([LEFT_OUT, *(wrap(f"- {each}") for each in result.left_out)]))

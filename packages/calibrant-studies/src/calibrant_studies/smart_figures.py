@@ -28,7 +28,7 @@ WIDTH, HEIGHT, MOST_ACROSS = 3.1, 2.7, 4
 INDICATOR_TITLES = {
     "margin": "margin",
     "max": "largest logit",
-    "max-mean": "largest logit less the mean",
+    "max-mean": "largest logit minus the mean",
 }
 
 

@@ -280,7 +280,7 @@ class ParameterisedTemperature(RowTemperature):
         return FitReport(rows.n, "brier", best.value, best.iterations, best.converged, notes)
 
     def _largest(self, logits: Array, reference: float) -> FloatArray:
-        """Return the (N, d) largest logits less the mean of those not masked, in units of T0."""
+        """Return the (N, d) largest logits minus the mean of those not masked, in units of T0."""
         width = min(self.inputs, self.n_classes_)
 
         def of(xp: Any, rows: Array, _: None, learnt: Learnt, masks: bool) -> Array:

@@ -102,7 +102,7 @@ class BesideTemperature:
         temperature: T, by which the network's logits are divided; fitted by likelihood.
         scaled: accuracy, ECE and NLL of the network's head with it, with intervals.
         head: the same of the new head.
-        differences: new head less the other, paired row by row, with intervals.
+        differences: new head minus the other, paired row by row, with intervals.
         notes: what the fit of the temperature had to say.
     """
 

@@ -177,7 +177,7 @@ def _measures() -> tuple[Measure, ...]:
                 100,
                 2,
                 "high",
-                "100 times the mean of the base model's score less the method's",
+                "100 times the mean of the base model's score minus the method's",
             ),
             Measure(
                 f"wins-{metric}",
@@ -304,7 +304,7 @@ class Ranking:
         experiments: number of experiments that all methods have.
         left_out: number of experiments that some method lacks.
         by_dataset: whether intervals resample data sets, rather than experiments.
-        improvement: mean of the base model's score less the method's.
+        improvement: mean of the base model's score minus the method's.
         win_rate: mean share of other methods that it beats.
         win_rate_published: the same against the published methods alone; None without any.
         elo: ratings.

@@ -229,7 +229,7 @@ def _watched(stream: str, tolerance: float, seeds: range) -> list[Monitor]:
 SEVERITIES = (1, 2, 3, 4, 5)
 _IMAGE_MEASURES = (
     *(
-        Measure(f"gap-{s}", f"gap {s}", 100, 1, "neither", "confidence less accuracy")
+        Measure(f"gap-{s}", f"gap {s}", 100, 1, "neither", "confidence minus accuracy")
         for s in SEVERITIES
     ),
     Measure("level", "level alarm", 1, 0, "neither", "row of the alarm"),

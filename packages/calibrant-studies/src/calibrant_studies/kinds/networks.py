@@ -194,7 +194,7 @@ class TrainingsBeside(Training):
             for name, ours in group.items()
         ]
         titles = [self.measures[name].title for name in study.metrics]
-        other = f"less {study.value(METHOD, anyway).label}"
+        other = f"minus {study.value(METHOD, anyway).label}"
         of_metrics = [word for title in titles for word in (title, other)]
         head = [*(key for key in study.rows), "seeds", *of_metrics, "cost"]
         notes = (

@@ -47,11 +47,11 @@ _HEAD_MEASURES = (
     Measure("ece-temperature", "ECE + TS", 100, 2, "low", "with one temperature"),
     Measure("nll-temperature", "NLL + TS", 1, 4, "low", "with one temperature"),
     Measure("ece-share", "of the network's ECE", 1, 2, "low", "both heads as they come"),
-    Measure("accuracy-apart", "accuracy less the network's", 100, 2, "high", "paired"),
-    Measure("ece-apart", "ECE less network + TS", 100, 2, "low", "the head as it comes; paired"),
-    Measure("nll-apart", "NLL less network + TS", 1, 4, "low", "the head as it comes; paired"),
-    Measure("ece-scaled-apart", "ECE + TS less network + TS", 100, 2, "low", "paired"),
-    Measure("nll-scaled-apart", "NLL + TS less network + TS", 1, 4, "low", "paired"),
+    Measure("accuracy-apart", "accuracy minus the network's", 100, 2, "high", "paired"),
+    Measure("ece-apart", "ECE minus network + TS", 100, 2, "low", "the head as it comes; paired"),
+    Measure("nll-apart", "NLL minus network + TS", 1, 4, "low", "the head as it comes; paired"),
+    Measure("ece-scaled-apart", "ECE + TS minus network + TS", 100, 2, "low", "paired"),
+    Measure("nll-scaled-apart", "NLL + TS minus network + TS", 1, 4, "low", "paired"),
 )
 
 

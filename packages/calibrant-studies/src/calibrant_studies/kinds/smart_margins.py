@@ -38,7 +38,7 @@ GROUPS = ("low", "middle", "high")
 
 
 class MarginGroups(PostHoc):
-    """Rows by thirds of the margin: mean confidence less accuracy, and how far confidence moved."""
+    """Thirds of the margin: mean confidence minus accuracy, and how far confidence moved."""
 
     version: ClassVar[str] = "1"
     unread: ClassVar[tuple[str, ...]] = RESAMPLED
@@ -78,7 +78,7 @@ def grouped(test: Predictions, before: RowScores, now: RowScores) -> dict[str, A
 
 
 def _gap(group: MarginGroup) -> dict[str, float]:
-    """Return confidence less accuracy; the interval is that of the accuracy."""
+    """Return confidence minus accuracy; the interval is that of the accuracy."""
     low, high = group.confidence - group.high, group.confidence - group.low
     return {"value": group.gap, "low": low, "high": high}
 

@@ -136,7 +136,7 @@ class Gate(NamedTuple):
     Attributes:
         positive: share of the images with psi = 1, smoothed the more the larger their norm.
         alpha: mean smoothing.
-        gap_positive: confidence less accuracy of those images; NaN without any.
+        gap_positive: confidence minus accuracy of those images; NaN without any.
         gap_negative: the same of the others.
         half: half width of the interval of the difference of the two gaps.
     """
@@ -200,7 +200,7 @@ def gate_summary(psi: NDArray[Any], alpha: NDArray[Any], residual: FloatArray) -
     Args:
         psi: (N,) modes.
         alpha: (N,) smoothing.
-        residual: (N,) confidence less correctness.
+        residual: (N,) confidence minus correctness.
     """
     parts = [residual[psi == 1], residual[psi != 1]]
     gaps = [float(part.mean()) if len(part) else float("nan") for part in parts]

@@ -61,7 +61,7 @@ class Tempered:
 
     @cached_property
     def residual(self) -> FloatArray:
-        """(n,) confidence less correctness."""
+        """(n,) confidence minus correctness."""
         return self.confidence - self.rows.correct
 
     def memberships(self, bins: SoftBins) -> Memberships:

@@ -45,7 +45,7 @@ class Tape(NamedTuple):
     """What derivatives need of a forward pass.
 
     Attributes:
-        inputs: (N, d); active: (H, N) of which units; softplus: (N,) temperatures less the floor.
+        inputs: (N, d); active: (H, N) of which units; softplus: (N,) temperatures minus the floor.
     """
 
     inputs: FloatArray

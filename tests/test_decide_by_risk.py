@@ -179,11 +179,19 @@ def test_a_risk_that_cannot_be_reached_says_from_how_many_rows_it_could_be() -> 
     assert never.lowest_risk is None or never.lowest_risk > 0.4
 
 
+def test_percent_in_place_of_a_fraction_is_answered_with_the_fraction() -> None:
+    with pytest.raises(cb.InputError, match=r"not 5; it is a fraction: 5 % is 0\.05"):
+        cb.decide(SCALING, TEST, risk=5)
+
+
 def test_where_nothing_may_be_answered_the_lowest_risk_that_the_rows_allow_is_told() -> None:
     rows = TEST.take(slice(0, 300))
     none = cb.decide(SCALING, rows, risk=0.01)
     assert none.lowest_risk is not None
     assert f"The lowest risk that these rows allow is {100 * none.lowest_risk:.1f} %" in repr(none)
+    low, high = none.lowest_between
+    assert low <= none.lowest_risk <= high
+    assert f"% (80 % interval: {100 * low:.1f} to {100 * high:.1f})." in repr(none)
     assert "find the threshold on other rows" in none.promise()
     assert cb.decide(SCALING, rows, risk=none.lowest_risk).threshold is not None
     assert cb.decide(SCALING, rows, risk=none.lowest_risk - 0.002).threshold is None

@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import shutil
 import subprocess
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from browser import BROWSER, SCREENS, SWITCHES, needs_browser, seen_in, sideways, violations
 
 import calibrant as cb
 from calibrant.decision import decide_by
 from calibrant.evaluation.history import History
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
 METHODS = [
     "none", "temperature", "temperature-laplace", "ets", "isotonic", "histogram", "smart", "svs",
     "vector", "platt", "beta", "irm",
 ]  # fmt: skip
 KINDS = ["comparison", "groups", "monitor", "decision", "decision by groups", "history"]
-SWITCHES = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
-    "--disable-background-networking --disable-component-update --virtual-time-budget=20000 "
-    "--dump-dom"
-)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on the PATH")
+pytestmark = needs_browser
 
 
 @pytest.fixture(scope="module")
@@ -47,39 +38,6 @@ def page(comparison: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
     comparison[0].to_html(path)
     return path
-
-
-def seen_in(page: Path, folder: Path, script: str, hash: str = "", width: int = 1280) -> Any:
-    """Return what a script, which sets `seen` and may wait, saw of a page."""
-    check = f"""<script type="module">
-const seen = {{}};
-try {{ {script} }} catch (error) {{ seen.error = String(error); }}
-const out = document.createElement("pre");
-out.id = "check";
-out.textContent = JSON.stringify(seen);
-document.body.append(out);
-</script>"""
-    (folder / "check.html").write_text(
-        page.read_text(encoding="utf-8").replace("</body>", check + "</body>"), encoding="utf-8"
-    )
-    done = subprocess.run(
-        [
-            str(BROWSER),
-            *SWITCHES.split(),
-            f"--window-size={width},900",
-            f"--user-data-dir={folder / 'profile'}",
-            (folder / "check.html").as_uri() + hash,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    found = re.search(r'<pre id="check">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert found, done.stderr[-2000:]
-    seen = json.loads(html.unescape(found[1]))
-    assert "error" not in seen, seen["error"]
-    return seen
 
 
 WORK = """
@@ -367,24 +325,6 @@ def watched() -> cb.Monitor:
     return monitor
 
 
-SCREENS = (390, 768, 1440)
-FRAMES = "".join(
-    f'<iframe width="{wide}" height="800" src="inner.html"></iframe>' for wide in SCREENS
-)
-OUTER = f"""<body><pre id="check"></pre>{FRAMES}
-<script>const out = document.getElementById("check"), found = {{}};
-addEventListener("message", (e) => {{
-  found[e.data.width] = e.data.wide;
-  if (Object.keys(found).length === {len(SCREENS)}) out.textContent = JSON.stringify(found);
-}});
-</script></body>"""
-INNER = """<script type="module">
-await new Promise((done) => setTimeout(done, 100));
-const root = document.documentElement;
-parent.postMessage({ wide: root.scrollWidth - root.clientWidth, width: innerWidth }, "*");
-</script></body>"""
-
-
 def decided(kind: str) -> Any:
     """Return a decision, whole or by groups."""
     scaling = cb.TemperatureScaling().fit_predictions(cb.load_sample("validation"))
@@ -444,49 +384,11 @@ def test_no_screen_scrolls_a_page_sideways(
     if kind == "history":
         page = tmp_path / "h.html"
         several_dates().to_html(page)
-    text = page.read_text(encoding="utf-8").replace("</body>", INNER)
-    (tmp_path / "inner.html").write_text(allowing_scripts(text), encoding="utf-8")
-    (tmp_path / "outer.html").write_text(OUTER, encoding="utf-8")
-    done = subprocess.run(
-        [
-            str(BROWSER),
-            *SWITCHES.split(),
-            "--window-size=1600,900",
-            f"--user-data-dir={tmp_path / 'profile'}",
-            (tmp_path / "outer.html").as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    found = re.search(r'<pre id="check">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert found, done.stderr[-2000:]
-    assert json.loads(html.unescape(found[1])) == {str(wide): 0 for wide in SCREENS}
-
-
-def allowing_scripts(page: str) -> str:
-    """Return a page that may run a test's script: the monitor's has none and says so."""
-    if "script-src" in page:
-        return page
-    policy = "style-src 'unsafe-inline'"
-    return page.replace(policy, f"{policy}; script-src 'unsafe-inline'")
-
-
-AXE = """
-for (const details of document.querySelectorAll("details")) {
-  details.open = true;
-  fillNumbers(details);
-}
-const found = await axe.run(document);
-seen.checked = found.passes.length;
-seen.violations = found.violations.map((v) => [v.id, v.nodes.map((n) => n.html.slice(0, 120))]);
-"""
+    assert sideways(page, tmp_path) == dict.fromkeys(SCREENS, 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_passes_axe(kind: str, page: Path, labelled_logits: Any, tmp_path: Path) -> None:
-    pytest.importorskip("axe_core_python", reason="axe-core is not there")
     if kind == "groups":
         rows = cb.Predictions.from_logits(*labelled_logits(600, 5))
         page = tmp_path / "r.html"
@@ -502,14 +404,7 @@ def test_the_page_passes_axe(kind: str, page: Path, labelled_logits: Any, tmp_pa
     if kind == "history":
         page = tmp_path / "h.html"
         several_dates().to_html(page)
-    axe = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
-    with_axe = tmp_path / "axe.html"
-    text = page.read_text(encoding="utf-8").replace("</body>", f"<script>{axe}</script></body>")
-    text = allowing_scripts(text)
-    with_axe.write_text(text, encoding="utf-8")
-    seen = seen_in(with_axe, tmp_path, AXE)
-    assert seen["violations"] == []
-    assert seen["checked"] > 20
+    assert violations(page, tmp_path) == []
 
 
 @pytest.mark.skipif(shutil.which("pdftotext") is None, reason="no pdftotext on the PATH")

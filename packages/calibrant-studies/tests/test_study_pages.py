@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import SCREENS, needs_browser, sideways, violations
 
 import calibrant as cb
 import calibrant_studies as studies
@@ -82,6 +83,16 @@ def result(study: Study) -> StudyResult:
     ]
     failed = Failed(Cell("mine", "posthoc", {"input": "b", "method": "cts"}, 0), "it failed")
     return StudyResult(study, ran, [], [failed])
+
+
+@needs_browser
+def test_the_page_of_a_study_passes_axe_and_fits_every_screen(
+    result: StudyResult, tmp_path: Path
+) -> None:
+    page = tmp_path / "study.html"
+    page.write_text(written_for(result, page), encoding="utf-8")
+    assert violations(page, tmp_path) == []
+    assert sideways(page, tmp_path) == dict.fromkeys(SCREENS, 0)
 
 
 def test_the_table_has_values_marks_what_was_published_and_ranks(result: StudyResult) -> None:

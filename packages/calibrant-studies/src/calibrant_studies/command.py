@@ -141,7 +141,7 @@ def show(name: Name, options: SmallOptions, output: OutputOptions) -> None:
     lines += [wrap(f"{axis}: {', '.join(words)}") for axis, words in grid.items()]
     lines += ["", f"{counted(len(cells), 'cell')} of kind {chosen.kind}; {ready} can be computed"]
     if missing:
-        lines += ["", "Not there (--data gives it):", what_to_provide(missing)]
+        lines += ["", "Missing (give it with --data):", what_to_provide(missing)]
     for note in chosen.footnotes:
         lines += ["", wrap(note)]
     document = summary(chosen, inputs) | {

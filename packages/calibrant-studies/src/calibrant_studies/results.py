@@ -347,7 +347,8 @@ def as_text(result: StudyResult) -> str:
     parts = [f"{study.name}: {study.title}"]
     if result.missing:
         parts.append(
-            f"Left out, because the data are missing (give them with --data):\n{what_to_provide(result.missing)}"
+            "Left out, because the data are missing (give them with --data):\n"
+            f"{what_to_provide(result.missing)}"
         )
     if result.left_out:
         parts.append("\n".join([LEFT_OUT, *(wrap(f"- {each}") for each in result.left_out)]))

@@ -76,13 +76,11 @@ class AutoCalibrator(Calibrator):
     share their first steps here, so that each is computed once. A chain isn't tried where it can't
     catch up with the best even if its last step gains what it gains by itself.
 
-    Temperature scaling is always a candidate; of scores that are no probabilities `platt` takes its
-    place. With fewer than 150 rows, or fewer than 5 that are
-    wrong or 5 that are right, it is taken without a contest, since two or three rows would decide;
-    so it is of labels that are all the same, or that no candidate foresees better than the
-    frequencies of the classes do.
-    It knows nothing of a shift of the data. `fit_report_.notes` gives weights, scores and the
-    reason in words.
+    Temperature scaling is always a candidate; for scores that aren't probabilities `platt` is. It
+    is used without cross-validation if there are fewer than 150 rows, fewer than 5 right or 5 wrong
+    ones (two or three rows would decide), if all labels are the same, or if no candidate predicts
+    them better than the frequencies of the classes do. `auto` can't see that new rows differ from
+    those of the fit. `fit_report_.notes` gives weights, scores and the reason in words.
 
     Args:
         candidates: names, as a sequence or separated by commas, with default arguments; another

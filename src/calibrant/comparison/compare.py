@@ -352,7 +352,7 @@ def _rounded(sample: RowSample, *, top_only: bool) -> tuple[str, ...]:
     if not rows:
         return ()
     return (
-        f"{counted(rows, 'row')} with a confidence that is printed as 1 or 0 turned out otherwise; "
+        f"{counted(rows, 'row')} turned out otherwise at a confidence of 1 or 0 (rounded); "
         f"{TOP_NLL.title} counts each as {-math.log(ROUNDED_TO_ONE):.1f}",
     )
 

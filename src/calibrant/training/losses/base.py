@@ -313,11 +313,18 @@ class CalibrationLoss(nn.Module):
             return self._of_rows(rows, shape)
 
     def start_epoch(self, epoch: int) -> None:
-        """Tell the loss that epoch `epoch`, counted from 0, begins; most don't care."""
+        """Tell the loss, and its base if it has one, that epoch `epoch`, counted from 0, begins."""
         self._begun += 1
+        for part in self._parts():
+            part.start_epoch(epoch)
 
     def end_epoch(self) -> None:
-        """Tell the loss that an epoch of training is over; most don't care."""
+        """Tell the loss, and its base if it has one, that an epoch of training is over."""
+        for part in self._parts():
+            part.end_epoch()
+
+    def _parts(self) -> list[CalibrationLoss]:
+        return [part for part in self.children() if isinstance(part, CalibrationLoss)]
 
     def update_from_validation(self, logits: Tensor, target: Tensor) -> None:
         """Give the loss the network's outputs for held-out rows after an epoch; most ignore them.

@@ -494,14 +494,6 @@ class ManyLabels(CalibrationLoss):
             features = features.expand(-1, -1, *labels)
         return super().forward(_no_and_yes(logits), _of_both(target), features)
 
-    def start_epoch(self, epoch: int) -> None:
-        """Pass the epoch, counted from 0, on to the base loss."""
-        self.base.start_epoch(epoch)
-
-    def end_epoch(self) -> None:
-        """Tell the base loss that an epoch of training is over."""
-        self.base.end_epoch()
-
     def update_from_validation(self, logits: Tensor, target: Tensor) -> None:
         """Give the base loss the outputs for held-out rows, shaped as in `forward`."""
         if target.is_floating_point():

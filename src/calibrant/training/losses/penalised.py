@@ -77,14 +77,6 @@ class PenalisedLoss(CalibrationLoss):
             )
         self.needs = base.needs
 
-    def start_epoch(self, epoch: int) -> None:
-        """Pass the epoch, counted from 0, on to the base loss."""
-        self.base.start_epoch(epoch)
-
-    def end_epoch(self) -> None:
-        """Tell the base loss that an epoch of training is over."""
-        self.base.end_epoch()
-
     @property
     def spans_ranks(self) -> bool:
         """Whether statistics go over all processes in this call."""

@@ -168,7 +168,7 @@ def test_methods_are_left_out_without_what_they_need(sets):
     assert result.skipped == dict.fromkeys(names[1:], reason)
     assert result.as_dict()["skipped"][0]["method"] == "dac"
     # One line for all that lack the same, and so for warnings.
-    assert "dac, feature-clipping left out: it needs features" in str(result)
+    assert "dac, feature-clipping left out: they need features" in str(result)
     # Where there are features to fit on but none to apply to, or no last layer.
     result = compare(names, fit=sets["fit"], test=bare["test"], resamples=20)
     assert result.skipped["dac"] == reason.replace("fit.npz", "test.npz")

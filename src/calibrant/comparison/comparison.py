@@ -297,8 +297,7 @@ class Comparison(Drawn):
             wrap(self.verdict.lead) if several else "",
             wrap(self.verdict.or_else) if several else "",
             wrap(self.ranking()),
-            f"fit on {self.fit_source} ({counted(self.fit_rows, 'row')}), "
-            f"measured on {self.test_source} ({counted(self.test_rows, 'row')})",
+            self._rows(),
             wrap(weighing(self.methods[0].evaluation)),
             table.to_text(),
             f"and {counted(left, 'more method')} of the same families, none better" if left else "",
@@ -308,13 +307,24 @@ class Comparison(Drawn):
         ]
         return "\n\n".join(part for part in parts if part)
 
+    def _rows(self) -> str:
+        """Return which rows were fitted to, and which were measured."""
+        fit, test = counted(self.fit_rows, "row"), counted(self.test_rows, "row")
+        if self.fit_source == self.test_source:
+            return f"{self.fit_source}: fit on {fit}, measured on {test}"
+        return f"fit on {self.fit_source} ({fit}), measured on {self.test_source} ({test})"
+
     def __str__(self) -> str:
         return self.to_text()
 
 
 def _said_of_each(said: Iterable[tuple[str, str]], verb: str = "") -> str:
     """Return a paragraph for each text, with the names of all that it was said of."""
-    return "\n".join(wrap(f"{names}{verb}: {text}") for text, names in names_by_text(said).items())
+    lines: list[str] = []
+    for text, names in names_by_text(said).items():
+        what = text.replace("it needs", "they need", 1) if ", " in names else text
+        lines.append(wrap(f"{names}{verb}: {what}"))
+    return "\n".join(lines)
 
 
 def change(

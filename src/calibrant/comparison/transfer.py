@@ -154,7 +154,7 @@ def transfer(
         sets: rows by name, of one form and as many classes.
         method: name of the method; one without numbers a class, as classes of questions with
             choices are positions.
-        metric: name of a metric, of which less is better; None for the negative log-likelihood, of
+        metric: name of a metric, for which lower is better; None for the negative log-likelihood, of
             confidences that of being right.
         resamples: bootstrap resamples behind each interval.
         level: coverage of the intervals.
@@ -183,7 +183,7 @@ def transfer(
         metric = TOP_NLL.name if next(iter(sets.values())).kind == "toplabel" else "nll"
     (measured,) = metrics_named([metric])
     if not measured.lower_is_better:
-        raise InputError(f"transfer takes a metric of which less is better, not {metric}")
+        raise InputError(f"transfer takes a metric for which lower is better, not {metric}")
     kind = METHODS.named(method)
     left_out = {
         n: f"{r.n} rows, and {FEWEST_ROWS} are needed" for n, r in sets.items() if r.n < FEWEST_ROWS

@@ -342,7 +342,7 @@ def evaluate_labels(
     names, index = predictions.label_names, predictions.label_index
     if names is None or index is None:
         raise PredictionsError(
-            f"{predictions.source}: holds no many labels; make them with "
+            f"{predictions.source}: has no rows with many labels; make them with "
             "Predictions.from_many_labels, or read them with kind='many-labels'"
         )
     clusters = predictions.clusters

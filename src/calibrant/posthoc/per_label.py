@@ -62,7 +62,7 @@ class PerLabel(Calibrator):
         names = predictions.label_names
         if names is None:
             raise PredictionsError(
-                f"{predictions.source}: holds no many labels; make them with "
+                f"{predictions.source}: has no rows with many labels; make them with "
                 "Predictions.from_many_labels, or read them with kind='many-labels'"
             )
         pattern = self._like or make_calibrator(self.base)

@@ -154,8 +154,8 @@ def transfer(
         sets: rows by name, of one form and as many classes.
         method: name of the method; one without numbers a class, as classes of questions with
             choices are positions.
-        metric: name of a metric, for which lower is better; None for the negative log-likelihood, of
-            confidences that of being right.
+        metric: name of a metric for which lower is better; None for the negative log-likelihood,
+            of confidences that of being right.
         resamples: bootstrap resamples behind each interval.
         level: coverage of the intervals.
         seed: of splits and resamples.

@@ -63,8 +63,8 @@ def of_many_labels(
     shape = tuple(getattr(values, "shape", ()))
     if len(shape) != 2 or 0 in shape:
         raise PredictionsError(
-            f"{source}: scores of rows with many labels must have shape (N, L), one for each of L labels, "
-            f"not {shape}"
+            f"{source}: scores of rows with many labels must have shape (N, L), one for each of L "
+            f"labels, not {shape}"
             f"{'; (N, T, K) are tokens (--kind tokens)' if len(shape) > 2 else ''}"
         )
     if names is not None and (len(names) != shape[1] or len(set(names)) < len(names)):
@@ -79,8 +79,8 @@ def of_many_labels(
         if found != shape:
             one = "; one class index a row goes with scores of classes (from_logits, from_probs)"
             raise PredictionsError(
-                f"{source}: labels of rows with many labels must have the shape of the scores, {shape}, with "
-                f"0 and 1, not {found}{one if len(found) == 1 else ''}"
+                f"{source}: labels of rows with many labels must have the shape of the scores, "
+                f"{shape}, with 0 and 1, not {found}{one if len(found) == 1 else ''}"
             )
         truth = namespace(truth).reshape(truth, (-1,))
     return namespace(values).reshape(values, (-1,)), truth, Grid(shape), called

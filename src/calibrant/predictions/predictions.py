@@ -305,8 +305,8 @@ class Predictions(RowTable):
         names = self.label_names
         if names is None or self.label_index is None:
             raise PredictionsError(
-                f"{self.source}: has no rows with many labels; make them with Predictions.from_many_labels"
-                ", or read them with kind='many-labels'"
+                f"{self.source}: has no rows with many labels; make them with "
+                "Predictions.from_many_labels, or read them with kind='many-labels'"
             )
         number = names.index(label) if label in names else label
         if not isinstance(number, int) or not 0 <= number < len(names):

@@ -276,7 +276,7 @@ def _for_fit(
         return fit_params
     if not has_fit_parameter(estimator, "sample_weight"):
         raise InputError(
-            f"{type(estimator).__name__} takes no sample_weight; leave sample_weight out, or give a fitted "
+            f"{type(estimator).__name__} takes no sample_weight; leave it out, or give a fitted "
             "classifier with cv='prefit'"
         )
     return {**fit_params, "sample_weight": weights}

@@ -40,9 +40,9 @@ class RuleOptions:
         panel=RULES,
     )
     precision: float | None = option(
-        None, "At least this share of the predictions of --of is right."
+        None, "Share of the predictions of class --of that must be right."
     )
-    recall: float | None = option(None, "At least this share of the rows of --of is found.")
+    recall: float | None = option(None, "Share of the rows of class --of that must be found.")
     of: str | None = option(
         None,
         "The class of --precision, --recall or the net benefit. Default: the second of two.",

@@ -61,7 +61,7 @@ def test_sets_too_small_are_left_out_and_one_alone_is_refused():
     assert "small" in transfer(small, resamples=20).left_out
     with pytest.raises(InputError, match="at least two sets"):
         transfer({"a": sets["a"]})
-    with pytest.raises(InputError, match="less is better"):
+    with pytest.raises(InputError, match="lower is better"):
         transfer(sets, metric="accuracy")
 
 

@@ -230,7 +230,7 @@ def _marks(windows: Sequence[Window], alarm: int | None, since: ChangePoint | No
         low, high = _position(windows, since.low), _position(windows, since.high + 1)
         out += rect("bar rows", low, AREA.top, max(high - low, 2), AREA.bottom - AREA.top)
     for row, words, height in (
-        (None if since is None else since.row, "wrong since", -20),
+        (None if since is None else since.row, "wrong since", -26),
         (alarm, "alarm", -5),
     ):
         if row is not None:

@@ -284,9 +284,8 @@ class RowsSums(Protocol):
 def values_of_curve(metrics: Iterable[Metric], curve: ResidualCurves) -> dict[str, float]:
     """Return the values of all curve metrics on one curve, by name."""
     wanted = [metric for metric in metrics if isinstance(metric, CurveMetric)]
-    exact = {metric.name: metric.exact for metric in wanted if metric.exact is not None}
-    others = values_of_curves([metric for metric in wanted if metric.exact is None], curve)
-    return each_once(exact, curve) | {name: float(value[0]) for name, value in others.items()}
+    functions = {metric.name: metric.exact or metric.of_curves for metric in wanted}
+    return {name: np.ravel(found).item() for name, found in each_once(functions, curve).items()}
 
 
 def values_of_curves(metrics: Iterable[Metric], curves: ResidualCurves) -> dict[str, FloatArray]:

@@ -99,6 +99,7 @@ def decide(
     """Find which rows to answer, on labelled rows that weren't used for the fit."""
     from calibrant.decision.decide import decide as decided
     from calibrant.decision.decision_file import FORMAT, save_decision
+    from calibrant.posthoc.loading import load
 
     outputs = [output.json, output.report, output.out]
     saved = Path(calibrator) if calibrator.endswith(".safetensors") else None
@@ -118,7 +119,7 @@ def decide(
             "--by of a decision takes one column; for groups of several, such as "
             f"{' and '.join(by)}, put a column into the file that names both of each row"
         )
-    fitted = _calibrator(calibrator)
+    fitted = calibrator if saved is None else load(saved)
     found: Decision = (
         _by_groups(fitted, source, rows, by[0], rule)
         if by
@@ -151,12 +152,6 @@ def _by_groups(
         )
     groups: Any = kind_of_groups(by) or source.column(by, rows)
     return decide_by(calibrator, rows, groups, **rule, by=by)
-
-
-def _calibrator(given: str) -> Calibrator | str:
-    from calibrant.posthoc.loading import load
-
-    return load(given) if given.endswith(".safetensors") else given
 
 
 def _costs(text: str) -> list[list[float]]:

@@ -306,18 +306,13 @@ def _points(result: MetricResult) -> str:
 
 def _of_losses(first: ModelEntry, second: ModelEntry, folds: int, level: float) -> PairedDifference:
     """Return the difference of two means over the same rows."""
-    scores = first.evaluation.scores
-    groups = _sample(first.evaluation).groups
-    worth = Worth(scores.weights, None if groups is None else groups.codes)
+    sample = first.evaluation.sample
+    assert isinstance(sample, RowSample)
+    worth = Worth(sample.scores.weights, None if sample.groups is None else sample.groups.codes)
     value, error = difference_of_losses(first.losses, second.losses, folds, worth)
     if {first.method, second.method} == {UNCALIBRATED}:  # nothing was fitted
         error /= shared_rows_factor(folds) ** 0.5
     return PairedDifference.normal(value, error, level)
-
-
-def _sample(evaluation: Evaluation) -> RowSample:
-    assert isinstance(evaluation.sample, RowSample)
-    return evaluation.sample
 
 
 # Parameters: the networks, the maps, and how `evaluate` draws.

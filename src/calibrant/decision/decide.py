@@ -227,7 +227,8 @@ def decide(
     losses = None
     if loss is not None:
         given = loss(after) if callable(loss) else loss
-        losses = checked_loss(given, after.n if callable(loss) else _count(rows), rows.source)
+        every = rows.n if isinstance(rows, Predictions) else rows.rows
+        losses = checked_loss(given, after.n if callable(loss) else every, rows.source)
         if not callable(loss):
             losses = losses[chosen][counts]
     decided = DecidedRows.of_calibrated(after)
@@ -255,10 +256,6 @@ def decide(
         seed=seed,
         common=common,
     )
-
-
-def _count(rows: Predictions | Shards) -> int:
-    return rows.n if isinstance(rows, Predictions) else rows.rows
 
 
 def calibrated_rows(

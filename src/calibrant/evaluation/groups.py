@@ -129,6 +129,11 @@ class GroupedEvaluation(Drawn):
         """
         return self.groups[name]
 
+    @property
+    def heading(self) -> str:
+        """What the groups are called in print."""
+        return HEADINGS.get(self.by, self.by)
+
     def results(self, metric: str | None = None) -> dict[str, MetricResult]:
         """Return one metric's result in every group, of the leading metric if None."""
         return {name: group[metric or self.metric] for name, group in self.groups.items()}
@@ -159,8 +164,19 @@ class GroupedEvaluation(Drawn):
         )
 
     def as_table(self) -> Table:
-        """Return the table that it prints, a group a row; all groups."""
-        return _table(self)
+        """Return the table that it prints, a group a row; of very many the worst first."""
+        results = self.results()
+        names = list(results)
+        if len(names) > PRINTED_GROUPS:
+            names.sort(key=lambda n: results[n].cost, reverse=True)
+        marked = set(self.miscalibrated)
+        metric = results[self.worst].metric
+        said = ["probability", "share"] if metric.of_positive else ["confidence", "accuracy"]
+        head = [self.heading, "rows", *said, metric.title, "interval", "floor 95 %"]
+        rows = [_group_row(n, self.groups[n], results[n], n in marked) for n in names]
+        if not any(row[-1] for row in rows) or self.by == "label":
+            head, rows = head[:-1], [row[:-1] for row in rows]
+        return Table(head, rows, notes=_legend(self, head))
 
     def records(self) -> list[dict[str, Any]]:
         """Return a row for each group and metric, with the number of rows in the group."""
@@ -172,12 +188,22 @@ class GroupedEvaluation(Drawn):
 
     def headline(self) -> str:
         """Return what is worst, in a sentence."""
-        by = HEADINGS.get(self.by, self.by)
         title = self.results()[self.worst].metric.title
-        return f"{len(self.groups)} groups by {by}; {title} is worst in {self.worst}."
+        return f"{len(self.groups)} groups by {self.heading}; {title} is worst in {self.worst}."
 
     def __str__(self) -> str:
-        return _text(self)
+        table = self.as_table()
+        rows = table.rows
+        lines = [f"{self.source}: {counted(len(rows), 'group')} by {self.heading}", ""]
+        lines.append(format_table(table.head, rows[:PRINTED_GROUPS]))
+        if len(rows) > PRINTED_GROUPS:
+            lines.append(f"and {len(rows) - PRINTED_GROUPS} more groups, with smaller errors")
+        lines += ["", wrap(table.notes)]
+        if len(self.skipped) > PRINTED_GROUPS:
+            lines += ["", f"{len(self.skipped)} groups left out: too few rows"]
+        elif self.skipped:
+            lines += ["", *(f"{name} left out: {reason}" for name, reason in self.skipped.items())]
+        return "\n".join(lines) + left_out_text(self.broken)
 
 
 # Parameters: those of `evaluate`, and what groups are and how small.
@@ -455,39 +481,6 @@ class Family:
         honest = np.stack([values[:draws] for values in self._honest], axis=1)
         p_values = step_down(np.array(self._observed), honest).tolist()
         return dict(zip(self._names, p_values, strict=True)), 1 / (1 + draws)
-
-
-def _text(grouped: GroupedEvaluation) -> str:
-    """Return what an evaluation by groups prints."""
-    table, by = _table(grouped), HEADINGS.get(grouped.by, grouped.by)
-    rows = table.rows
-    lines = [f"{grouped.source}: {counted(len(rows), 'group')} by {by}", ""]
-    lines.append(format_table(table.head, rows[:PRINTED_GROUPS]))
-    if len(rows) > PRINTED_GROUPS:
-        lines.append(f"and {len(rows) - PRINTED_GROUPS} more groups, with smaller errors")
-    lines += ["", wrap(table.notes)]
-    if len(grouped.skipped) > PRINTED_GROUPS:
-        lines += ["", f"{len(grouped.skipped)} groups left out: too few rows"]
-    elif grouped.skipped:
-        lines += ["", *(f"{name} left out: {reason}" for name, reason in grouped.skipped.items())]
-    return "\n".join(lines) + left_out_text(grouped.broken)
-
-
-def _table(grouped: GroupedEvaluation) -> Table:
-    """Return the table of all groups; of very many the worst first."""
-    results = grouped.results()
-    names = list(results)
-    if len(names) > PRINTED_GROUPS:
-        names.sort(key=lambda n: results[n].cost, reverse=True)
-    marked = set(grouped.miscalibrated)
-    metric = results[grouped.worst].metric
-    by = HEADINGS.get(grouped.by, grouped.by)
-    said = ["probability", "share"] if metric.of_positive else ["confidence", "accuracy"]
-    head = [by, "rows", *said, metric.title, "interval", "floor 95 %"]
-    rows = [_group_row(n, grouped.groups[n], results[n], n in marked) for n in names]
-    if not any(row[-1] for row in rows) or grouped.by == "label":
-        head, rows = head[:-1], [row[:-1] for row in rows]
-    return Table(head, rows, notes=_legend(grouped, head))
 
 
 def _legend(grouped: GroupedEvaluation, head: Sequence[str]) -> str:

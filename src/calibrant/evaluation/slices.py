@@ -18,7 +18,6 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -246,11 +245,6 @@ def _of_no_spread(value: float, units: int, level: float) -> tuple[float, float]
     return (rare, 1.0) if value > 0.5 else (0.0, 1 - rare)
 
 
-def _orders(known: BoolArray, rng: np.random.Generator) -> Iterator[BoolArray]:
-    for _ in range(PERMUTATIONS):
-        yield rng.permutation(known)
-
-
 def _same(
     scores: FloatArray, known: BoolArray, groups: IntArray | None, rng: np.random.Generator
 ) -> float:
@@ -275,5 +269,6 @@ def _same(
         return float(np.abs(inside / count - (last + 1 - inside) / (len(drawn) - count)).max())
 
     seen = gap(known)
-    as_far = sum(gap(drawn) >= seen - 1e-12 for drawn in _orders(known, rng))
+    orders = (rng.permutation(known) for _ in range(PERMUTATIONS))
+    as_far = sum(gap(drawn) >= seen - 1e-12 for drawn in orders)
     return (1 + as_far) / (1 + PERMUTATIONS)

@@ -17,7 +17,7 @@ from calibrant.comparison.comparison import UNCALIBRATED, Comparison, change, ma
 from calibrant.comparison.verdict import ComparedMethod, DifferenceToBest
 from calibrant.core.arrays import IntArray
 from calibrant.evaluation.formatting import show, with_interval
-from calibrant.evaluation.groups import HEADINGS, GroupedEvaluation, said_and_true
+from calibrant.evaluation.groups import GroupedEvaluation, said_and_true
 from calibrant.evaluation.results import (
     Evaluation,
     MetricResult,
@@ -474,7 +474,7 @@ def groups_document(groups: GroupedEvaluation) -> dict[str, Any]:
     marked = set(groups.miscalibrated)
     metric = groups[groups.worst][groups.metric].metric
     return {
-        "by": HEADINGS.get(groups.by, groups.by),
+        "by": groups.heading,
         "of_positive": metric.of_positive,
         "metric": groups.metric,
         "title": metric.title,

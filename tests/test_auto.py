@@ -685,6 +685,22 @@ def test_each_averaged_chain_is_a_calibrator_of_its_own(tmp_path):
         found.chain("smart")
 
 
+def test_a_chain_puts_scores_and_zeros_where_the_average_does():
+    rng = np.random.default_rng(0)
+    scores = 2 * rng.normal(size=400)
+    right = rng.random(400) < 1 / (1 + np.exp(-scores))
+    rows = Predictions.from_scores(scores, right)
+    auto = AutoCalibrator(rule="simplest").fit_predictions(rows)
+    alone = auto.chain().apply_predictions(rows)
+    np.testing.assert_allclose(alone.scores, auto.apply_predictions(rows).scores, rtol=1e-12)
+    second = 1 / (1 + np.exp(-scores))
+    second[second < 0.05] = 0.0
+    probs = np.stack([1 - second, second], axis=1)
+    auto = AutoCalibrator(rule="simplest").fit(probs, right.astype(int), kind="probs")
+    alone = auto.chain().predict_proba(probs, kind="probs")
+    np.testing.assert_allclose(alone, auto.predict_proba(probs, kind="probs"), rtol=1e-12)
+
+
 def test_of_very_many_logits_the_contest_takes_a_sample(monkeypatch, labelled_logits):
     logits, labels = labelled_logits(1200, 5, seed=3)
     rows = Predictions.from_logits(logits, labels)

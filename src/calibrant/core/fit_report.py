@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from math import isnan
 from typing import Any
 
+from calibrant.core.errors import ConvergenceWarning, warn_caller
 from calibrant.core.text import counted, wrap
 
 
@@ -56,6 +59,21 @@ class FitReport:
             converged=first.converged and self.converged,
             notes=tuple(dict.fromkeys(first.notes + self.notes)),
         )
+
+    @staticmethod
+    def of_steps(reports: Iterable[FitReport]) -> FitReport:
+        """Return the report of fits one behind another."""
+        return reduce(lambda first, later: later.behind(first), reports)
+
+    def noting(self, *notes: str) -> FitReport:
+        """Return the report with more notes; each is said once."""
+        return replace(self, notes=tuple(dict.fromkeys((*self.notes, *notes))))
+
+    def warned(self, method: str) -> FitReport:
+        """Return the report itself, after a warning if the fit ended short of its minimum."""
+        if not self.converged:
+            warn_caller(ConvergenceWarning(f"'{method}' stopped after {self.iterations} steps"))
+        return self
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values that JSON can hold."""

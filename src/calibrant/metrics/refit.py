@@ -138,10 +138,7 @@ def _split(summary: RowSummary) -> RefinementSplit:
         middle = (low + high) / 2
         low, high = (low, middle) if slope(middle) > 0 else (middle, high)
     beta = float(np.exp((low + high) / 2))
-    given, best = (
-        mean(summary.curve.evaluate(b).value + b * summary.label_gap, summary.weights)
-        for b in (1.0, beta)
-    )
+    given, best = (mean(summary.losses(b), summary.weights) for b in (1.0, beta))
     best = min(best, given)
     return RefinementSplit(given, given - best, best, beta)
 

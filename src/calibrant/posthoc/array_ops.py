@@ -135,10 +135,14 @@ class TopAndOthers(NamedTuple):
         return 1 / (1 + self.rest)
 
 
-def parted(xp: Any, rows: Array) -> TopAndOthers:
-    """Return what the softmax of (n, K) rows is made of, apart from the largest entry."""
+def parted(xp: Any, rows: Array, beta: Array | None = None) -> TopAndOthers:
+    """Return what the softmax of (n, K) rows is made of, apart from the largest entry.
+
+    With an inverse temperature `beta` of the softmax of rows times that. Rounding may make its
+    largest two tie, so which is the largest comes from the rows.
+    """
     index, most = top(xp, rows)
-    gaps = rows - most
+    gaps = rows - most if beta is None else (rows - most) * beta
     if xp is xnp:
         gaps[np.arange(len(gaps)), index[:, 0]] = -np.inf
     else:

@@ -32,7 +32,7 @@ from calibrant.posthoc.model_selection import (
     weights_by_likelihood,
     with_prefixes,
 )
-from calibrant.posthoc.state import SAMPLE_ROWS, AllParts, learnt
+from calibrant.posthoc.state import SAMPLE_ROWS, by_instance, learnt
 from calibrant.predictions.predictions import Predictions
 
 DEFAULT_CANDIDATES = (
@@ -52,6 +52,13 @@ ROWS_FOR_FEWER = 3000
 HOPELESS = 4.0
 # Rows that the repeats together go through, so that the draw of the folds hardly matters.
 ROWS_OVER_REPEATS, MOST_REPEATS = 1500, 3
+
+
+def _all_keep(fitted: AutoCalibrator) -> bool:
+    steps: dict[str, Calibrator] | None = vars(fitted).get("steps_")
+    if steps is None:
+        return False
+    return fitted.form_ == "toplabel" or all(step.keeps_prediction for step in steps.values())
 
 
 @dataclass(eq=False)
@@ -128,7 +135,7 @@ class AutoCalibrator(Calibrator):
     weighs: ClassVar[bool] = True
     # Fitting several methods takes its time for half as many rows.
     sample_rows: ClassVar[int] = SAMPLE_ROWS // 2
-    keeps_prediction: ClassVar[bool] = cast(bool, AllParts(False))
+    keeps_prediction: ClassVar[bool] = by_instance(False, _all_keep)
     fits_masked: ClassVar[bool] = True
     fits_top_label: ClassVar[bool] = True
     fits_scores: ClassVar[bool] = True
@@ -172,7 +179,7 @@ class AutoCalibrator(Calibrator):
             known = ", ".join(self.averaged_)
             raise InputError(f"'{name}' isn't averaged here; there are: {known}")
         found = copy(joined([self.steps_[part] for part in with_prefixes([name])]))
-        found.kind_ = self.kind_
+        found.take_fit_of(self)
         return found
 
     @property
@@ -241,9 +248,7 @@ class AutoCalibrator(Calibrator):
             self.steps_[name] = unfitted.fit_predictions(given)
             reports.append(self.steps_[name].fit_report_)
         self.weights_ = np.array([taken.get(name, 0.0) for name in self.steps_])
-        report = reports[0]
-        for later in reports[1:]:
-            report = later.behind(report)
+        report = FitReport.of_steps(reports)
         return replace(report, notes=tuple(dict.fromkeys(notes + report.notes)))
 
     def _folds(self, predictions: Predictions) -> int:

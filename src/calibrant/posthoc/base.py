@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 import numpy as np
@@ -219,8 +219,7 @@ class Calibrator(Estimator):
         return None
 
     def _note(self, note: str) -> None:
-        report = self.fit_report_
-        self.fit_report_ = replace(report, notes=tuple(dict.fromkeys((*report.notes, note))))
+        self.fit_report_ = self.fit_report_.noting(note)
 
     def _prepared(self, predictions: Predictions) -> Predictions:
         """Return the rows as `_fit` takes them, once they and the arguments are fine."""
@@ -487,8 +486,7 @@ class Calibrator(Estimator):
     def bare(self) -> Self:
         """Return a calibrator of the same arguments and parts that has learnt nothing."""
         other = type(self)(**self.get_params())
-        other.n_classes_, other.form_, other.kind_ = self.n_classes_, self.form_, self.kind_
-        other.placing_ = self.placing_
+        other.take_fit_of(self)
         other.restore_parts({name: part.bare() for name, part in self.parts().items()})
         return other
 

@@ -19,7 +19,11 @@ from calibrant.posthoc.array_ops import scores_behind
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence.top_rest import TopRestScaling
 from calibrant.posthoc.facts import TOP_REST, Facts
-from calibrant.posthoc.fitting.cross_validation import fold_numbers, held_out_losses, seen_through
+from calibrant.posthoc.fitting.cross_validation import (
+    folds_of,
+    held_out_losses,
+    seen_through,
+)
 from calibrant.posthoc.linear.vector import StructuredVectorScaling
 from calibrant.posthoc.noise import ProbitScaling
 from calibrant.posthoc.state import SAMPLE_ROWS
@@ -117,10 +121,7 @@ class Chain(Calibrator):
                 scores = self._seen_through(step, rows, keeps)
                 # The last layer makes other logits than these.
                 rows = replace(rows, scores=scores, head=None)
-        report = reports[0]
-        for later in reports[1:]:
-            report = later.behind(report)
-        return report
+        return FitReport.of_steps(reports)
 
     def _seen_through(self, step: Calibrator, rows: Predictions, keeps: bool) -> FloatArray:
         """Return the (N, K) logits for the step behind `step`, which was fitted to all rows."""
@@ -128,7 +129,7 @@ class Chain(Calibrator):
         if folds < 2 or step.n_parameters <= FEW_PARAMETERS:
             return _behind(step, rows, keeps)
         scores = np.empty((rows.n, self.n_classes_))
-        fold = fold_numbers(rows.summary, folds, self.seed, clusters=rows.clusters)
+        fold = folds_of(rows, folds, self.seed)
         folds = int(fold.max()) + 1
         with heard_warnings():  # what a fold lacks the whole set may have, and that was told
             for part in range(folds):
@@ -187,11 +188,8 @@ def joined(steps: Sequence[Calibrator]) -> Calibrator:
         own = {f"{label}{OF}{name}": value for name, value in step.get_params().items()}
         chain.set_params(**own)
     chain.restore_parts(dict(zip(chain.part_names, steps, strict=True)))
-    report = steps[0].fit_report_
-    for later in steps[1:]:
-        report = later.fit_report_.behind(report)
-    chain.n_classes_, chain.form_, chain.kind_ = steps[0].n_classes_, steps[0].form_, steps[0].kind_
-    chain.fit_report_ = report
+    chain.take_fit_of(steps[0])
+    chain.fit_report_ = FitReport.of_steps(step.fit_report_ for step in steps)
     return chain
 
 
@@ -373,9 +371,7 @@ class ProbitTopRestScaling(Chain):
         """Return whether the second step behind `scores` is better on rows that it hasn't seen."""
         if predictions.n < self.folds:
             return False
-        fold = fold_numbers(
-            predictions.summary, self.folds, self.seed, clusters=predictions.clusters
-        )
+        fold = folds_of(predictions, self.folds, self.seed)
         own, other = (
             held_out_losses(self._second(), predictions.only_logits(z), fold)
             for z in (scores, others)

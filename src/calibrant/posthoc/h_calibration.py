@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
-from calibrant.core.errors import BoundaryWarning, ConvergenceWarning, warn_caller
+from calibrant.core.errors import BoundaryWarning
 from calibrant.core.fit_report import FitReport
 from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import (
@@ -129,8 +129,6 @@ class HCalibration(Calibrator):
             ftol=FLAT,
         )
         converged = bool(found.success) or "ABNORMAL" in str(found.message)
-        if not converged:
-            warn_caller(ConvergenceWarning(f"'{self.method}' stopped after {found.nit} steps"))
         self.slopes_ = np.asarray(found.x, dtype=np.float64)
         return FitReport(
             predictions.n,
@@ -139,7 +137,7 @@ class HCalibration(Calibrator):
             int(found.nit),
             converged,
             report.notes,
-        )
+        ).warned(self.method)
 
     def _windows(self, predictions: Predictions) -> Windows:
         def of(xp: Any, rows: Array, _: None, learnt: Learnt, *, masks: bool) -> Array:

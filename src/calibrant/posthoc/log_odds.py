@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, to_numpy
-from calibrant.core.errors import BoundaryWarning, warn_caller
+from calibrant.core.errors import BoundaryWarning
 from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import mean
 from calibrant.posthoc.applying import Learnt, apply_map
@@ -26,28 +26,23 @@ from calibrant.posthoc.array_ops import as_type, parted, sigmoid, softplus
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence.base import rebuilt
 from calibrant.posthoc.facts import ODDS, PASSES_OF_ONE, Facts
-from calibrant.posthoc.fitting.cross_validation import fold_numbers
-from calibrant.posthoc.state import learnt
+from calibrant.posthoc.fitting.cross_validation import folds_of
+from calibrant.posthoc.fitting.minimizing import least_log_loss
+from calibrant.posthoc.state import by_instance, learnt
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
+from calibrant.predictions.temperature import warn_of
 
 # Probabilities nearer to 0 or 1 than NLL can see count as that.
 MOST_LOG_ODDS = -float(np.log(SMALLEST_PROBABILITY))
-
-
-class _KeepsBeyondTwoClasses:
-    """False of a class; true of what was fitted to more than two classes."""
-
-    def __get__(self, instance: LogOddsMap | None, owner: type) -> bool:
-        if instance is None:
-            return False
-        return instance.form_ == "toplabel" or vars(instance).get("n_classes_", 2) > 2
 
 
 @dataclass(eq=False)
 class EventMap(Calibrator):
     """Family: p' = sigmoid(g(x)), x the log odds of p."""
 
-    keeps_prediction: ClassVar[bool] = cast(bool, _KeepsBeyondTwoClasses())
+    keeps_prediction: ClassVar[bool] = by_instance(
+        False, lambda fitted: fitted.form_ == "toplabel" or vars(fitted).get("n_classes_", 2) > 2
+    )
     fits_masked: ClassVar[bool] = True
     fits_top_label: ClassVar[bool] = True
     fits_scores: ClassVar[bool] = True
@@ -160,8 +155,6 @@ MOST_MOVED = 1e-2
 # A column that is smaller throughout says nothing, such as the log of probabilities of almost 1;
 # nor does what is left of one, as a share of it, when the others are taken off.
 SMALLEST_SCALE, SMALLEST_SHARE = 1e-9, 1e-9
-MAX_STEPS, HALVINGS = 100, 50
-TOLERANCE = 1e-12
 
 Notes = tuple[str, ...]
 
@@ -203,37 +196,14 @@ def fit_event(
     target = smoothed_targets(outcome, count) if smoothed else outcome
     basis = _orthogonal(columns, count)
     design = columns @ basis
-    w, steps, converged = np.zeros(design.shape[1]), 0, False
-
-    def objective(at: FloatArray) -> float:
-        linear = design @ at
-        loss = count @ (np.logaddexp(0.0, linear) - target * linear)
-        return float(loss) + RIDGE / 2 * float(at @ at)
-
-    value = objective(w)
-    while True:
-        p: FloatArray = sigmoid(xnp, design @ w)
-        gradient = design.T @ (count * (p - target)) + RIDGE * w
-        hessian = (design.T * (count * p * (1 - p))) @ design + RIDGE * np.eye(len(w))
-        if converged or steps == MAX_STEPS:
-            break
-        step = np.linalg.solve(hessian, gradient)
-        size, before = 1.0, value
-        for _ in range(HALVINGS):
-            value = objective(w - size * step)
-            # A step that gains nothing in floating point is as good as one that gains.
-            if value <= before + 1e-13 * abs(before):
-                break
-            size /= 2
-        w, steps = w - size * step, steps + 1
-        moved = np.abs(design @ step).max(initial=0.0)
-        converged = bool(moved < TOLERANCE * (1 + np.abs(w).max(initial=0.0)))
-        converged = converged or float(gradient @ step) < 1e-15 * (1 + abs(value))
+    nothing = np.zeros(design.shape[1])
+    found, hessian = least_log_loss(design, target, count, nothing + RIDGE, nothing)
+    w = found.place
     moved = design @ np.linalg.solve(hessian, RIDGE * w)
     linear = design @ w
     loss = np.average(np.logaddexp(0.0, linear) - outcome * linear, weights=count)
     bounded = float(np.abs(moved).max(initial=0.0)) < MOST_MOVED
-    return EventFit(basis @ w, float(loss), steps, converged, bounded)
+    return EventFit(basis @ w, float(loss), found.steps, found.converged, bounded)
 
 
 def _orthogonal(columns: FloatArray, count: FloatArray) -> FloatArray:
@@ -267,8 +237,7 @@ def fit_or_smoothed(fit: Callable[[bool], EventFit], method: str) -> tuple[Event
         f"'{method}' gets; it was fitted to Platt's targets (N + 1) / (N + 2) and 1 / (N + 2) "
         "instead"
     )
-    warn_caller(BoundaryWarning(message))
-    return fit(True), (f"BoundaryWarning: {message}",)
+    return fit(True), warn_of(BoundaryWarning(message))
 
 
 def smoothed_targets(outcome: FloatArray, weight: FloatArray) -> FloatArray:
@@ -368,7 +337,7 @@ class PlattScaling(LogOddsMap):
         report = self._fit_columns(chosen, outcome, predictions.weights)
         if likelier:
             self.weights_ = np.concatenate([[0.0], self.weights_])
-            return replace(report, notes=(*report.notes, LIKELIER))
+            return report.noting(LIKELIER)
         return report
 
     def _fit_columns(
@@ -390,7 +359,7 @@ def _is_likelier(
     clusters, weights = predictions.clusters, predictions.weights
     if folds < 2 or (clusters is not None and len(np.unique(clusters)) < 2):
         return False
-    fold = fold_numbers(predictions.summary, folds, seed=0, clusters=clusters, blind=True)
+    fold = folds_of(predictions, folds, blind=True)
     losses = np.empty((2, predictions.n))
     for part in np.unique(fold):
         away = fold == part

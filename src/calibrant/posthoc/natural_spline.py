@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray
-from calibrant.core.errors import ConvergenceWarning, warn_caller
 from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import quantiles, total
 from calibrant.posthoc.applying import Learnt
@@ -99,11 +98,10 @@ class NaturalSpline(EventMap):
         design = natural_basis(self.knots_, x)
         offset, penalty = columns @ line.weights, bending(self.knots_)
         found = fit_by_evidence(design, offset, outcome, penalty, weights)
-        if not found.converged:
-            warn_caller(ConvergenceWarning(f"'{self.method}' stopped after {found.steps} steps"))
         self._keep(heights + found.weights)
         loss = found.loss / total(predictions.n, weights)
-        return FitReport(predictions.n, "log loss", loss, found.steps, found.converged)
+        report = FitReport(predictions.n, "log loss", loss, found.steps, found.converged)
+        return report.warned(self.method)
 
     def _keep(self, heights: FloatArray) -> None:
         pieces: Any = _natural(self.knots_, heights)

@@ -193,8 +193,7 @@ def _held_out(rows: RowSummary, fold: IntArray) -> FloatArray:
     for part in np.unique(fold) if rows.n >= FLOOR_FOLDS else ():
         seen, away = np.flatnonzero(fold != part), np.flatnonzero(fold == part)
         beta = fit_temperature(rows.take(seen)).beta
-        unseen = rows.take(away)
-        losses[away] = unseen.curve.evaluate(beta).value + beta * unseen.label_gap
+        losses[away] = rows.take(away).losses(beta)
     return losses
 
 

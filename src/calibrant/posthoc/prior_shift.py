@@ -174,13 +174,7 @@ def shifted(calibrator: Calibrator, log_ratio: FloatArray) -> PriorShift:
     made = PriorShift()
     made.log_ratio_ = log_ratio
     made.base_ = calibrator
-    made.n_classes_, made.form_, made.kind_ = (
-        calibrator.n_classes_,
-        calibrator.form_,
-        calibrator.kind_,
-    )
-    made.class_names_, made.called_ = calibrator.class_names_, calibrator.called_
-    made.placing_, made.fitted_to_ = calibrator.placing_, calibrator.fitted_to_
+    made.take_fit_of(calibrator)
     made.fit_report_ = calibrator.fit_report_
     return made
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, dataclass, field, fields
 from functools import cache
 from importlib import import_module
@@ -35,6 +35,11 @@ FittedKind = Literal["logits", "probs", "score"]
 SAMPLE_ROWS = 2_000_000
 
 _LEARNT = "learnt"
+# What a fit knows of its rows, apart from what it learns of them.
+_OF_FIT = (
+    *("n_classes_", "form_", "kind_", "placing_"),
+    *("class_names_", "called_", "fitted_to_"),
+)
 # Attributes without a declaration are judged by their annotation, where that says enough.
 _SCALARS = {"float": "fi", "int": "i"}
 # Rows are mostly computed in float32, where products with what lies beyond overflow.
@@ -262,6 +267,11 @@ class Estimator(ABC):
             setattr(self, name, value)
         return self
 
+    def take_fit_of(self, other: Estimator) -> None:
+        """Take over for what classes and in which form another one was fitted."""
+        for name in _OF_FIT:
+            setattr(self, name, getattr(other, name))
+
     def check_fitted(self) -> None:
         """Raise `NotFittedError` if `fit` has not been called."""
         if not hasattr(self, "fit_report_"):
@@ -333,20 +343,17 @@ class Estimator(ABC):
         return self
 
 
-class AllParts:
-    """A class attribute that a fitted instance answers as all its parts together do."""
-
-    def __init__(self, before: bool) -> None:
-        self.before = before
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
+class _ByInstance:
+    def __init__(self, usual: bool, own: Callable[[Any], bool]) -> None:
+        self.usual, self.own = usual, own
 
     def __get__(self, instance: Estimator | None, owner: type) -> bool:
-        steps: dict[str, Any] | None = None if instance is None else vars(instance).get("steps_")
-        if steps is None or (instance is not None and instance.form_ == "toplabel"):
-            return self.before or steps is not None
-        return all(getattr(step, self.name) for step in steps.values())
+        return self.usual if instance is None else self.own(instance)
+
+
+def by_instance(usual: bool, own: Callable[[Any], bool]) -> Any:
+    """Return a class attribute that is `usual` of the class, and of an instance what `own` says."""
+    return _ByInstance(usual, own)
 
 
 FORMAT = ParameterFormat("calibrant", 1, "a calibrator", "numpy")

@@ -36,7 +36,11 @@ from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, PairedDifference, pa
 from calibrant.metrics.metric_types import MeanMetric, Metric
 from calibrant.metrics.proper import ACCURACY, NLL, TOP_NLL
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.fitting.cross_validation import Worth, difference_of_losses, fold_numbers
+from calibrant.posthoc.fitting.cross_validation import (
+    Worth,
+    difference_of_losses,
+    folds_of,
+)
 from calibrant.posthoc.needs import with_copies_together
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions.predictions import Predictions, rows_of_first_part
@@ -263,7 +267,7 @@ def cross_validated(
         before, after = (evaluate(each, metrics=names, **options) for each in (rows, mapped))
     means = [score, ACCURACY, CONFIDENCE]
     first, second = (losses_of(RowSample.of(each), means) for each in (rows, mapped))
-    worth, number = Worth(rows.weights, rows.clusters), int(parts.max()) + 1
+    worth, number = Worth.of(rows), int(parts.max()) + 1
     differences: dict[str, PairedDifference] = {}
     for name in (score.name, "ece", CONFIDENCE.name, ACCURACY.name):
         if name == "ece":
@@ -314,10 +318,8 @@ def _parted(rows: Predictions, folds: int, seed: int) -> tuple[Predictions, IntA
     given, _ = with_copies_together(rows.as_correctness().as_logits())
     if rows.clusters is None and given.clusters is not None:
         rows = replace(rows, clusters=given.clusters)
-    folds = min(folds, rows.n)
     # Blind ones: a gain mustn't come of folds that tell of each other.
-    parts = fold_numbers(given.summary, folds, seed, clusters=given.clusters, blind=True)
-    return rows, parts
+    return rows, folds_of(given, folds, seed, blind=True)
 
 
 def _mapped(

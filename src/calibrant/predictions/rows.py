@@ -99,6 +99,10 @@ class RowSummary:
         """Return (N,) probabilities of the predicted labels at inverse temperature `beta`."""
         return np.exp(-self.curve.evaluate(beta).value)
 
+    def losses(self, beta: FloatArray | float) -> FloatArray:
+        """Return the (N,) log losses at inverse temperature `beta`."""
+        return self.curve.evaluate(beta).value + beta * self.label_gap
+
     def tabulated(self, reference: float, above: int = OCTAVES_ABOVE) -> RowSummary:
         """Return the summary with its dense curves tabulated around `reference`.
 

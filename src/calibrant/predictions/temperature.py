@@ -101,9 +101,7 @@ def fit_temperature(rows: RowSummary) -> TemperatureFit:
     lowest, highest = np.clip([bound / scale for bound in FIRST_SEARCH], *rows.curve.span).tolist()
 
     def finish(beta: float, steps: int, warning: CalibrationWarning | None) -> TemperatureFit:
-        losses = rows.curve.evaluate(beta).value + beta * rows.label_gap
-        nll = mean(losses, rows.weights)
-        return TemperatureFit(beta, nll, steps, warning)
+        return TemperatureFit(beta, mean(rows.losses(beta), rows.weights), steps, warning)
 
     if mean(rows.label_gap, rows.weights) >= scale:  # the slope at beta = 0 already points down
         return finish(

@@ -13,7 +13,7 @@ import operator
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,7 @@ from calibrant.posthoc.array_ops import (
 )
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.needs import ONLY_COUNTS
-from calibrant.posthoc.state import FittedForm
+from calibrant.posthoc.state import FittedForm, by_instance
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_top
 
@@ -113,13 +113,6 @@ SEPARATION = 1e-6
 OF_CLASS_1 = "of_class_1"
 
 
-class _KeepsTopLabel:
-    """True for classes and for maps of the confidence, False for maps of one event."""
-
-    def __get__(self, instance: ConfidenceMap | None, owner: type) -> bool:
-        return instance is None or instance.form_ != "binary"
-
-
 @dataclass(eq=False)
 class ConfidenceMap(Calibrator):
     """Family: c' = map(c), with c the largest probability of softmax(z).
@@ -133,7 +126,7 @@ class ConfidenceMap(Calibrator):
     way, up to one row in N + 1.
     """
 
-    keeps_prediction: ClassVar[bool] = cast(bool, _KeepsTopLabel())
+    keeps_prediction: ClassVar[bool] = by_instance(True, lambda fitted: fitted.form_ != "binary")
     fits_masked: ClassVar[bool] = True
     fits_top_label: ClassVar[bool] = True
     fits_scores: ClassVar[bool] = True
@@ -197,7 +190,7 @@ class ConfidenceMap(Calibrator):
         form: FittedForm = "toplabel" if shards.kind == "toplabel" else "rows"
         report = self.fit_confidences(*stand_ins(cells), shards.n_classes or 2, form).fit_report_
         note = f"fitted to counts of {cells.n} rows in {FITTED_CELLS[1]} cells of log odds"
-        return replace(report, n=cells.n, notes=(*report.notes, note))
+        return replace(report, n=cells.n).noting(note)
 
     def _fit(self, predictions: Predictions) -> FitReport:
         if self.of_event:

@@ -22,6 +22,8 @@ from calibrant.metrics.binned import (
 from calibrant.posthoc.confidence.base import ConfidenceMap, Steps, mixed_with_uniform
 from calibrant.posthoc.confidence.either_form import MapOfEitherForm, ShrunkMap, shrunk
 from calibrant.posthoc.facts import CONFIDENCE, SORT, Facts
+from calibrant.posthoc.fitting.minimizing import Minimum, least_log_loss
+from calibrant.posthoc.log_odds import smoothed_targets
 from calibrant.posthoc.state import learnt
 
 
@@ -299,7 +301,6 @@ def before_the_elbow(weights: FloatArray, elbow: float) -> int:
 NEAREST_TO_CERTAIN = 1e-6
 # Holds the slope near 1 where the rows don't determine it, in units of one row at even odds.
 RIDGE = 1e-3
-STEPS, SMALLEST_STEP = 100, 1e-10
 
 
 @dataclass(eq=False)
@@ -370,9 +371,10 @@ class ScalingBinning(ConfidenceMap):
         unweighted = bool((weights == 1).all())
         parted = self.split == "thirds" and n >= 3
         parts = [slice(i, None, 3) for i in range(3)] if parted else [slice(None)] * 3
-        self.slope_, self.offset_, steps = fit_sigmoid(
+        fit = fit_sigmoid(
             logit(confidence[parts[0]], NEAREST_TO_CERTAIN), correct[parts[0]], weights[parts[0]]
         )
+        self.slope_, self.offset_ = fit.place.tolist()
         second = None if unweighted else weights[parts[1]]
         self.edges_ = equal_mass_edges(confidence[parts[1]], self.n_bins, second)
         averaged, counted = confidence[parts[2]], weights[parts[2]]
@@ -383,7 +385,7 @@ class ScalingBinning(ConfidenceMap):
         value = np.where(count > 0, total / np.where(count > 0, count, 1), middle)
         self.values_ = mixed_with_uniform(value, float(weights.sum()), self.n_classes_)
         loss = mean((self.map_confidence(confidence) - correct) ** 2, weights)
-        return FitReport(n, "nll of the sigmoid", loss, steps, steps < STEPS)
+        return FitReport(n, "nll of the sigmoid", loss, fit.steps, fit.converged)
 
     def scale(self, confidence: FloatArray) -> FloatArray:
         """Return g of (N,) confidences, what the bins average."""
@@ -394,31 +396,9 @@ class ScalingBinning(ConfidenceMap):
         return Steps(self.edges_[1:-1], self.values_)
 
 
-def fit_sigmoid(
-    x: FloatArray, correct: FloatArray, weights: FloatArray
-) -> tuple[float, float, int]:
-    """Return slope, offset and steps of Platt's logistic regression by damped Newton steps."""
-    hits, misses = float(weights @ correct), float(weights @ (1 - correct))
-    target = np.where(correct > 0, (hits + 1) / (hits + 2), 1 / (misses + 2))
+def fit_sigmoid(x: FloatArray, correct: FloatArray, weights: FloatArray) -> Minimum:
+    """Return slope and offset of Platt's logistic regression, the slope held near 1."""
+    target = smoothed_targets(correct, weights)
     design = np.stack([x, np.ones_like(x)], axis=1)
-    ridge = RIDGE * np.array([1.0, 0.0])
-
-    def loss(v: FloatArray) -> float:
-        score = design @ v
-        fit = np.sum(weights * (np.logaddexp(0.0, score) - target * score))
-        return float(fit + ridge @ (v - 1) ** 2 / 2)
-
-    vector: FloatArray = np.array([1.0, 0.0])
-    for step in range(1, STEPS + 1):
-        p = sigmoid(design @ vector)
-        gradient = design.T @ (weights * (p - target)) + ridge * (vector - 1)
-        hessian = (design * (weights * p * (1 - p))[:, None]).T @ design + np.diag(ridge)
-        solution = np.linalg.solve(hessian + 1e-12 * np.eye(2), gradient)
-        move: FloatArray = np.asarray(solution, dtype=np.float64)
-        before, length = loss(vector), 1.0
-        while loss(vector - length * move) > before and length > SMALLEST_STEP:
-            length /= 2
-        vector = vector - length * move
-        if np.abs(length * move).max() < SMALLEST_STEP:
-            return float(vector[0]), float(vector[1]), step
-    return float(vector[0]), float(vector[1]), STEPS
+    ridge, start = np.array([RIDGE, 0.0]), np.array([1.0, 0.0])
+    return least_log_loss(design, target, weights, ridge, start)[0]

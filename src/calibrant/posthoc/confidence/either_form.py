@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import as_type, columns, softmax, sums, zero_where_masked
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence.base import APART, ConfidenceMap, mixed_with_uniform
-from calibrant.posthoc.state import FittedForm, learnt
+from calibrant.posthoc.state import FittedForm, by_instance, learnt
 from calibrant.predictions.predictions import Predictions
 
 Form = Literal["top-label", "one-vs-rest"]
@@ -26,13 +26,8 @@ NOTES: dict[Form, str] = {
 }
 
 
-class _KeepsTopLabel:
-    """True of a class, whose default is the top-label form; of an instance what its form says."""
-
-    def __get__(self, instance: MapOfEitherForm | None, owner: type) -> bool:
-        if instance is None or instance.form_ == "toplabel":
-            return True
-        return instance.form == "top-label" and instance.form_ == "rows"
+def _keeps_prediction(fitted: MapOfEitherForm) -> bool:
+    return fitted.form_ == "toplabel" or (fitted.form == "top-label" and fitted.form_ == "rows")
 
 
 @dataclass(eq=False)
@@ -45,7 +40,7 @@ class MapOfEitherForm(ConfidenceMap):
     only; but it rests on few rows of each class, and the predicted class may change.
     """
 
-    keeps_prediction: ClassVar[bool] = cast(bool, _KeepsTopLabel())
+    keeps_prediction: ClassVar[bool] = by_instance(True, _keeps_prediction)
 
     _: KW_ONLY
     form: Form = argument("top-label", choices=("top-label", "one-vs-rest"))
@@ -93,7 +88,7 @@ class MapOfEitherForm(ConfidenceMap):
             report = self._fit_classes(predictions)
         if self.of_event and self.form == "top-label":
             return report
-        return replace(report, notes=(*report.notes, NOTES[self.form]))
+        return report.noting(NOTES[self.form])
 
     def fit_confidences(
         self, confidence: FloatArray, correct: FloatArray, n_classes: int, form: FittedForm
@@ -102,8 +97,7 @@ class MapOfEitherForm(ConfidenceMap):
         super().fit_confidences(confidence, correct, n_classes, form)
         self._join([self])
         if not self.of_event:
-            notes = (*self.fit_report_.notes, NOTES[self.form])
-            self.fit_report_ = replace(self.fit_report_, notes=notes)
+            self._note(NOTES[self.form])
         return self
 
     def _fit_classes(self, predictions: Predictions) -> FitReport:
@@ -224,14 +218,24 @@ def shrunk(value: FloatArray, rows: NDArray[Any], strength: float, classes: int)
     return np.where(rows > 0, drawn, value)
 
 
-def shrunk_steps(
-    level: FloatArray, rows: NDArray[Any], strength: float, classes: int
-) -> FloatArray:
-    """Return the levels of a rising step function after `shrunk`, still rising.
+class Blocks(NamedTuple):
+    """A rising step function over points: (B,) first and last point of each step, and its level."""
+
+    first: IntArray
+    last: IntArray
+    level: FloatArray
+
+
+def rising_blocks(share: FloatArray, rows: NDArray[Any], strength: float, classes: int) -> Blocks:
+    """Return the isotonic regression of (P,) hit rates, after `shrunk` still rising.
 
     Steps of very different size may be tilted; those are pooled by their rows.
     """
     from scipy.optimize import isotonic_regression
 
-    drawn = shrunk(level, rows, strength, classes)
-    return np.asarray(isotonic_regression(drawn, weights=rows).x, dtype=np.float64)
+    fit = isotonic_regression(share, weights=rows)
+    first, last = np.asarray(fit.blocks[:-1]), np.asarray(fit.blocks[1:]) - 1
+    mass = np.add.reduceat(rows, first)
+    drawn = shrunk(np.asarray(fit.x)[first], mass, strength, classes)
+    level = np.asarray(isotonic_regression(drawn, weights=mass).x, dtype=np.float64)
+    return Blocks(first, last, level)

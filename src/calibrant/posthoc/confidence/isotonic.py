@@ -41,7 +41,7 @@ from calibrant.posthoc.confidence.either_form import (
     MapOfEitherForm,
     ShrunkMap,
     exact_softmax,
-    shrunk_steps,
+    rising_blocks,
 )
 from calibrant.posthoc.facts import CONFIDENCE, SORT, Facts
 from calibrant.posthoc.state import learnt
@@ -109,16 +109,11 @@ class IsotonicRegression(ShrunkMap):
     def _fit_map(
         self, confidence: FloatArray, correct: FloatArray, weights: FloatArray | None = None
     ) -> FitReport:
-        from scipy.optimize import isotonic_regression
-
         knots, index, count = np.unique(confidence, return_inverse=True, return_counts=True)
         if weights is not None:
             count = np.bincount(index, weights)
         share = np.bincount(index, times(correct, weights)) / count
-        fit = isotonic_regression(share, weights=count)
-        first, last = np.asarray(fit.blocks[:-1]), np.asarray(fit.blocks[1:]) - 1
-        mass = np.add.reduceat(count, first)
-        level = shrunk_steps(np.asarray(fit.x)[first], mass, self.prior_strength, self.n_classes_)
+        first, last, level = rising_blocks(share, count, self.prior_strength, self.n_classes_)
         block = np.repeat(np.arange(len(first)), last - first + 1)
         ends = np.unique(np.concatenate([first, last]))
         self.knots_, self.values_ = knots[ends], level[block[ends]]
@@ -213,15 +208,9 @@ class MulticlassIsotonic(Calibrator):
         return len(np.unique(self.values_))
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        from scipy.optimize import isotonic_regression
-
         runs = summarize_pairs(predictions.scores, predictions.labels)
         count, mean = runs.pairs, runs.hits / runs.pairs
-        fit: Any = isotonic_regression(mean, weights=count)
-        level, first = np.asarray(fit.x), np.asarray(fit.blocks[:-1])
-        last = np.asarray(fit.blocks[1:]) - 1
-        mass = np.add.reduceat(count, first)
-        steps = shrunk_steps(level[first], mass, self.prior_strength, self.n_classes_)
+        first, last, steps = rising_blocks(mean, count, self.prior_strength, self.n_classes_)
         ends = np.stack([runs.low[first], runs.high[last]], axis=1).ravel()
         self.knots_, kept = np.unique(ends, return_index=True)
         self.values_ = np.repeat(steps, 2)[kept]

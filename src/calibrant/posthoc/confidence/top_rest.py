@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, as_array, to_numpy
-from calibrant.core.errors import ConvergenceWarning, InputError, NotIdentifiedWarning, warn_caller
+from calibrant.core.errors import InputError, NotIdentifiedWarning
 from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import mean, times, total
 from calibrant.evaluation.uncertainty import deviations
@@ -29,12 +29,10 @@ from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence.base import SEPARATION
 from calibrant.posthoc.facts import TOP_REST, Facts
 from calibrant.posthoc.fitting.smooth_logistic import (
-    LogisticFit,
     Penalty,
     SplineErrors,
     SplinePieces,
-    fit_by_evidence,
-    fit_logistic,
+    fit_penalised,
     spline_basis,
     spline_errors,
     spline_knots,
@@ -42,6 +40,7 @@ from calibrant.posthoc.fitting.smooth_logistic import (
 )
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.temperature import warn_of
 
 # Keeps the logarithm of a margin of 0 finite; in units of the fitted temperature.
 SMALLEST_MARGIN = 1e-3
@@ -229,33 +228,19 @@ class TopRestScaling(Calibrator):
             # Either nothing or everything would be certain: the temperature has the last word.
             if not rows.correct.any():
                 message = f"all {rows.n} calibration rows are wrong; took temperature scaling as is"
-                warn_caller(NotIdentifiedWarning(message))
-                notes += (f"NotIdentifiedWarning: {message}",)
+                notes += warn_of(NotIdentifiedWarning(message))
             size = int(columns.shape[1])
             self._keep(scale, np.zeros(size), np.zeros((size, size)))
             self.penalties_ = np.zeros(2)
             loss = mean(np.logaddexp(0.0, (1 - 2 * correct) * log_odds), rows.weights)
             return FitReport(rows.n, "top-label nll", loss, base.iterations, True, notes)
-        if self.penalty > 0:
-            strengths = (self.penalty, self.penalty)
-            found = fit_logistic(
-                columns, log_odds, correct, penalty, strengths, weights_of_rows=rows.weights
-            )
-        else:
-            found = fit_by_evidence(columns, log_odds, correct, penalty, rows.weights)
-        found = found._replace(loss=found.loss * rows.n / total(rows.n, rows.weights))
-        return self._report(found, scale, rows.n, notes)
-
-    def _report(
-        self, found: LogisticFit, scale: float, rows: int, notes: tuple[str, ...]
-    ) -> FitReport:
-        if not found.converged:
-            message = f"top-rest scaling stopped after {found.steps} steps"
-            warn_caller(ConvergenceWarning(message))
+        found = fit_penalised(columns, log_odds, correct, penalty, self.penalty, rows.weights)
         self._keep(scale, found.weights, found.covariance)
         self.penalties_ = np.array(found.strengths)
-        loss = found.loss / rows
-        return FitReport(rows, "top-label nll", loss, found.steps, found.converged, notes)
+        loss = found.loss / total(rows.n, rows.weights)
+        return FitReport(rows.n, "top-label nll", loss, found.steps, found.converged, notes).warned(
+            self.method
+        )
 
     def _keep(self, scale: float, weights: FloatArray, covariance: FloatArray) -> None:
         units = np.ones(len(weights))

@@ -147,7 +147,7 @@ class FeatureClipping(FeatureCalibrator):
         rows = summarize(logits, labels, curve="dense")
         accuracy = float(rows.correct.mean())
         if self.scaling == "none":
-            nll = float(np.mean(rows.curve.evaluate(1.0).value + rows.label_gap))
+            nll = float(np.mean(rows.losses(1.0)))
             return Clipped(nll, bound, 1.0, accuracy, None)
         fit = fit_temperature(rows)
         return Clipped(fit.nll, bound, fit.beta, accuracy, fit.warning)

@@ -12,19 +12,21 @@ from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import (
-    ConvergenceWarning,
     NotIdentifiedWarning,
-    warn_caller,
 )
 from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import mean, quantiles, total
 from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.facts import FEATURES, Facts
 from calibrant.posthoc.features.base import in_float64
-from calibrant.posthoc.fitting.smooth_logistic import Penalty, fit_by_evidence, fit_logistic
+from calibrant.posthoc.fitting.smooth_logistic import (
+    Penalty,
+    fit_penalised,
+)
 from calibrant.posthoc.log_odds import EventMap, event_log_odds, event_outcomes
 from calibrant.posthoc.state import LARGEST, learnt
 from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.temperature import warn_of
 
 # A column of more values than this is cut into quantiles; of fewer each value is a group.
 MOST_VALUES, QUANTILES = 20, 5
@@ -135,27 +137,19 @@ class GivenGroups(EventMap):
         self.weights_, self.penalties_ = np.zeros(2 * (len(cells.low) + 1)), np.zeros(2)
         if not 0 < outcome.sum() < rows:
             message = "all outcomes are alike; took the confidences as they are"
-            warn_caller(NotIdentifiedWarning(message))
             loss = mean(np.logaddexp(0.0, (1 - 2 * outcome) * log_odds), weights)
-            more = (*notes, f"NotIdentifiedWarning: {message}")
-            return FitReport(rows, "event nll", loss, 0, True, more)
+            notes += warn_of(NotIdentifiedWarning(message))
+            return FitReport(rows, "event nll", loss, notes=notes)
         inside = np.concatenate([np.ones((rows, 1)), _inside(xnp, features, *cells)], axis=1)
         columns = np.concatenate([inside, inside * (log_odds / self.scale_)[:, None]], axis=1)
         of_all = np.zeros(columns.shape[1])
         of_all[[0, inside.shape[1]]] = 1.0
         penalty = Penalty(np.diag(1.0 - of_all), np.diag(of_all))
-        if self.penalty > 0:
-            strengths = (self.penalty, self.penalty)
-            found = fit_logistic(
-                columns, log_odds, outcome, penalty, strengths, weights_of_rows=weights
-            )
-        else:
-            found = fit_by_evidence(columns, log_odds, outcome, penalty, weights)
-        if not found.converged:
-            warn_caller(ConvergenceWarning(f"{self.method} stopped after {found.steps} steps"))
+        found = fit_penalised(columns, log_odds, outcome, penalty, self.penalty, weights)
         self.weights_, self.penalties_ = found.weights, np.array(found.strengths)
         loss = found.loss / total(rows, weights)
-        return FitReport(rows, "event nll", loss, found.steps, found.converged, notes)
+        report = FitReport(rows, "event nll", loss, found.steps, found.converged, notes)
+        return report.warned(self.method)
 
     def mapped_log_odds(self, xp: Any, log_odds: Array, learnt: Learnt) -> Array:
         """Return what a row of no group gets."""

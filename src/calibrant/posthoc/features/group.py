@@ -156,7 +156,7 @@ class GroupCalibration(FeatureCalibrator):
         betas = _betas_of(xnp, standardised, self.partitions_, self.betas_)
         true = np.zeros(rows.n)
         for beta in betas.T:
-            true += np.exp(-rows.curve.evaluate(beta).value - beta * rows.label_gap)
+            true += np.exp(-rows.losses(beta))
         return float(-np.mean(np.log(np.maximum(true / len(betas.T), np.finfo(float).tiny))))
 
     def transform(

@@ -27,7 +27,7 @@ from calibrant.core.errors import NotApplicableError
 from calibrant.core.fit_report import FitReport
 from calibrant.metrics.binned import bin_index
 from calibrant.posthoc.applying import Learnt, apply_map
-from calibrant.posthoc.array_ops import TopAndOthers, as_type, exp_of, replaced, sums, top
+from calibrant.posthoc.array_ops import TopAndOthers, as_type, parted, sums
 from calibrant.posthoc.confidence.base import mixed_with_uniform, rebuilt
 from calibrant.posthoc.confidence.binning import equal_mass_edges
 from calibrant.posthoc.facts import FEATURES, Facts
@@ -115,7 +115,7 @@ class ProximityMap(NeighbourCalibrator):
         self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Return rows rebuilt around c'."""
-        row = _tempered(xp, logits, learnt)
+        row = parted(xp, logits, as_type(xp, learnt["beta_"], logits))
         sure = self._sure(xp, row, features, learnt)
         return rebuilt(xp, logits, row, sure, masks)
 
@@ -126,22 +126,12 @@ class ProximityMap(NeighbourCalibrator):
     def _confidences(self, logits: Array, features: Array | None) -> tuple[IntArray, FloatArray]:
         def of(xp: Any, rows: Array, beside: Array, learnt: Learnt, masks: bool) -> Array:
             label = xp.astype(xp.argmax(rows, axis=1), xp.float64)
-            sure = self._sure(xp, _tempered(xp, rows, learnt), beside, learnt)
+            row = parted(xp, rows, as_type(xp, learnt["beta_"], rows))
+            sure = self._sure(xp, row, beside, learnt)
             return xp.stack([label, sure], axis=1)
 
         found = to_numpy(apply_map(of, logits, features, self.map_arrays(), self.widest()))
         return found[:, 0].astype(np.int64), found[:, 1]
-
-
-def _tempered(xp: Any, logits: Array, learnt: Learnt) -> TopAndOthers:
-    """Return the softmax at the temperature in parts.
-
-    Rounding may make its largest two tie, so which is the largest comes from the logits.
-    """
-    index, most = top(xp, logits)
-    gaps = (logits - most) * as_type(xp, learnt["beta_"], logits)
-    weights = exp_of(xp, replaced(xp, gaps, index, -xp.inf))
-    return TopAndOthers(index, weights, xp.astype(sums(xp, weights), xp.float64))
 
 
 # The row that stands for knowing nothing counts like one that lies so many bandwidths away.

@@ -68,6 +68,18 @@ def fold_numbers(
     return _dealt(order, folds, rng)
 
 
+# Parts that rows are held out in, unless there is a reason for fewer.
+FOLDS = 5
+
+
+def folds_of(
+    predictions: Predictions, folds: int = FOLDS, seed: int = 0, *, blind: bool | None = None
+) -> IntArray:
+    """Return the (N,) `fold_numbers` of predictions, of which no cluster is parted."""
+    folds, clusters = min(folds, predictions.n), predictions.clusters
+    return fold_numbers(predictions.summary, folds, seed, clusters=clusters, blind=blind)
+
+
 # Gaps of logits are told apart by this share of the largest: more than what rounding errors make
 # of them where a constant is added, less than what rows differ by.
 RESOLUTION = 2.0**-30
@@ -137,6 +149,11 @@ class Worth(NamedTuple):
 
     weights: FloatArray | None = None
     clusters: IntArray | None = None
+
+    @classmethod
+    def of(cls, predictions: Predictions) -> Worth:
+        """Return what rows are worth."""
+        return cls(predictions.weights, predictions.clusters)
 
     def variance(self, values: FloatArray) -> float:
         """Return the variance of the weighted mean of (N,) values, 0 for a single row."""
@@ -236,8 +253,8 @@ class CrossValidation:
                     if keep_scores:
                         scores[-1][unseen] = seen_through(probs, held_out.scores, keeps)
         parameters = calibrator.n_parameters + (0 if before is None else before.parameters)
-        worth = Worth(given.weights, given.clusters)
-        return Trial(losses / len(self.assignments), parameters, keeps, tuple(scores), worth)
+        losses /= len(self.assignments)
+        return Trial(losses, parameters, keeps, tuple(scores), Worth.of(given))
 
     def _fit(
         self, calibrator: Calibrator, given: Predictions, seen: IntArray, *, alone: bool
@@ -310,7 +327,6 @@ def difference_of_losses(
     )
 
 
-FOLDS = 5
 NOT_CLEARLY_BETTER = "cross-validation shows no clear gain over one temperature"
 NO_CLEAR_GAIN = "took one temperature: cross-validation shows no clear gain over it"
 
@@ -325,11 +341,10 @@ def gains_on_temperature(unguarded: Calibrator, predictions: Predictions) -> boo
     folds = min(FOLDS, predictions.n)
     if folds < 2:
         return False
-    clusters = predictions.clusters
-    fold = fold_numbers(predictions.summary, folds, seed=0, clusters=clusters)
+    fold = folds_of(predictions)
     single = held_out_losses(TemperatureScaling(), predictions, fold)
     own = held_out_losses(unguarded, predictions, fold)
-    return clearly_lower(own, single, folds, Worth(predictions.weights, clusters))
+    return clearly_lower(own, single, folds, Worth.of(predictions))
 
 
 def clearly_lower(own: FloatArray, single: FloatArray, folds: int, worth: Worth) -> bool:

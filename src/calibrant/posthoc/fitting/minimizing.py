@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from calibrant.core.arrays import FloatArray
+from calibrant.core.arrays import FloatArray, sigmoid
 from calibrant.core.threads import one_blas_thread
 
 
@@ -43,15 +43,57 @@ def minimize(
 # Where the decrement promises so little more, in the units of the objective, a fit ends; and the
 # decrease that a step has to bring, as a share of what its slope promises.
 SMALL_DECREMENT, SUFFICIENT = 1e-12, 1e-4
+# Of a logistic regression: the bound on steps, how often one is halved, and where it ends.
+MAX_STEPS, HALVINGS, TOLERANCE = 100, 50, 1e-12
 
 
 class Minimum(NamedTuple):
-    """Outcome of `newton_within`: where, how low, after how many steps, and whether it is flat."""
+    """Outcome of Newton's method: where, how low, after how many steps, and whether it is flat."""
 
     place: FloatArray
     value: float
     steps: int
     converged: bool
+
+
+def least_log_loss(
+    design: FloatArray, target: FloatArray, count: FloatArray, ridge: FloatArray, start: FloatArray
+) -> tuple[Minimum, FloatArray]:
+    """Minimise the log loss of sigmoid(X w) on targets in [0, 1] by Newton's method, halving steps.
+
+    Args:
+        design: (N, p) X; target: (N,) targets; count: (N,) how often each row counts.
+        ridge: (p,) pulls on w, half of each times the square of the distance to the start.
+        start: (p,) w to begin with.
+
+    Returns:
+        The minimum of the sum, and its (p, p) curvature there.
+    """
+
+    def objective(at: FloatArray) -> float:
+        linear, away = design @ at, at - start
+        loss = count @ (np.logaddexp(0.0, linear) - target * linear)
+        return float(loss) + float(ridge @ (away * away)) / 2
+
+    w, steps, converged, value = start, 0, False, objective(start)
+    while True:
+        p: FloatArray = sigmoid(design @ w)
+        gradient = design.T @ (count * (p - target)) + ridge * (w - start)
+        hessian = (design.T * (count * p * (1 - p))) @ design + np.diag(ridge)
+        if converged or steps == MAX_STEPS:
+            return Minimum(w, value, steps, converged), hessian
+        step: FloatArray = np.asarray(np.linalg.solve(hessian, gradient))
+        size, before = 1.0, value
+        for _ in range(HALVINGS):
+            value = objective(w - size * step)
+            # A step that gains nothing in floating point is as good as one that gains.
+            if value <= before + 1e-13 * abs(before):
+                break
+            size /= 2
+        w, steps = w - size * step, steps + 1
+        moved = np.abs(design @ step).max(initial=0.0)
+        converged = bool(moved < TOLERANCE * (1 + np.abs(w).max(initial=0.0)))
+        converged = converged or float(gradient @ step) < 1e-15 * (1 + abs(value))
 
 
 def newton_within(

@@ -267,6 +267,22 @@ def fit_logistic(
     return LogisticFit(weights, covariance, loss, log_evidence, steps, converged, strengths, place)
 
 
+# Parameters: rows and weights of a regression, its penalty and how strong it is.
+def fit_penalised(
+    columns: FloatArray,
+    offset: FloatArray,
+    correct: FloatArray,
+    penalty: Penalty,
+    strength: float,
+    weights_of_rows: FloatArray | None = None,
+) -> LogisticFit:
+    """Return the fit at one strength of both penalties, or of strength 0 `fit_by_evidence`."""
+    rows = columns, offset, correct, penalty
+    if strength > 0:
+        return fit_logistic(*rows, (strength, strength), weights_of_rows=weights_of_rows)
+    return fit_by_evidence(*rows, weights_of_rows)
+
+
 def fit_by_evidence(
     columns: FloatArray,
     offset: FloatArray,

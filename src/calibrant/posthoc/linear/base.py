@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray, to_numpy
+from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import NotApplicableError
 from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import total
@@ -139,22 +139,21 @@ class PenalisedMap(LinearMap):
     def _penalties(self, rows: float, classes: int) -> FloatArray:
         """Return the penalty of every parameter: those of C first, in rows, then b's."""
 
-    def _likelihood(self, predictions: Predictions, *, square: bool) -> LinearLikelihood:
-        return LinearLikelihood(
-            to_numpy(predictions.scores),
-            predictions.labels,
-            predictions.temperature.beta,
-            square=square,
-            inputs=self.x_is,
-            weights=predictions.weights,
-        )
+    def _took_temperature(
+        self, predictions: Predictions, shape: int | tuple[int, int]
+    ) -> FitReport:
+        """Take the one temperature, as a map of which C has this shape, and return its report."""
+        base = predictions.temperature
+        self.beta_, self.change_, self.bias_ = base.beta, np.zeros(shape), np.zeros(self.n_classes_)
+        return base.report(predictions.n)
 
     def _fit(self, predictions: Predictions) -> FitReport:
         base = predictions.temperature
         notes = base.report(predictions.n).notes
         every = total(predictions.n, predictions.weights)
         penalties = self._penalties(every, self.n_classes_)
-        likelihood = self._likelihood(predictions, square=len(penalties) > 2 * self.n_classes_)
+        square = len(penalties) > 2 * self.n_classes_
+        likelihood = LinearLikelihood.of(predictions, self.x_is, square=square)
         found = fit_linear(likelihood, penalties, self.max_iterations)
         self.beta_, self.change_, self.bias_ = base.beta, found.change, found.bias
         return found.report(self.method, predictions.n, notes)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray, pick, row_chunks, to_numpy
-from calibrant.core.errors import ConvergenceWarning, warn_caller
 from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import mean, total
 from calibrant.posthoc.applying import Learnt
@@ -113,12 +112,12 @@ class RankScaling(Calibrator):
 
         grown = _growth(ranks)
         found = newton_within(at, place, low, high, self.max_iterations)
-        if not found.converged:
-            warn_caller(ConvergenceWarning(f"'{self.method}' stopped after {found.steps} steps"))
         self.beta_ = base.beta
         self.steps_, self.lifts_ = found.place[:ranks], found.place[ranks:]
         notes = base.report(rows.n).notes
-        return FitReport(rows.n, "penalised nll", found.value, found.steps, found.converged, notes)
+        return FitReport(
+            rows.n, "penalised nll", found.value, found.steps, found.converged, notes
+        ).warned(self.method)
 
     def map_arrays(self) -> dict[str, NDArray[Any]]:
         """Return steps in the caller's units, and lifts."""

@@ -7,7 +7,7 @@ the largest score, where it stands, and the sum of their exponentials relative t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -19,13 +19,12 @@ from calibrant.core.arrays import (
     IntArray,
     centred_copy,
     row_chunks,
-    to_numpy,
 )
-from calibrant.core.errors import ConvergenceWarning, NotIdentifiedWarning, warn_caller
+from calibrant.core.errors import NotIdentifiedWarning
 from calibrant.core.fit_report import FitReport
 from calibrant.metrics.binned import binned_gaps
 from calibrant.posthoc.facts import LINEAR, Facts
-from calibrant.posthoc.fitting.cross_validation import difference_of_losses, fold_numbers
+from calibrant.posthoc.fitting.cross_validation import difference_of_losses, folds_of
 from calibrant.posthoc.fitting.minimizing import minimize
 from calibrant.posthoc.linear.base import LinearMap
 from calibrant.posthoc.linear.likelihood import (
@@ -86,13 +85,6 @@ def fit_logs(
     )
     converged = bool(found.success) or float(np.abs(found.jac).max()) < SMALL_GRADIENT
     return ClassFit(found.x, float(found.fun), int(found.nit), converged)
-
-
-def warn_if_short(fit: ClassFit) -> None:
-    """Warn of a fit that ended before it was flat."""
-    if not fit.converged:
-        message = f"class temperatures stopped after {fit.iterations} steps"
-        warn_caller(ConvergenceWarning(message))
 
 
 def chosen_shrinkage(rows: LinearLikelihood, fold: IntArray) -> float:
@@ -232,8 +224,8 @@ class ColumnSearch:
 
 # A change of ECE, or of a count of rows, smaller than this is rounding.
 ROUNDING = 1e-12
-# Of the choice of a shrinkage; bound on the steps of the fit with it.
-FOLDS, MOST_STEPS = 5, 500
+# Bound on the steps of the fit with the shrinkage that was chosen.
+MOST_STEPS = 500
 
 
 @dataclass(eq=False)
@@ -253,23 +245,11 @@ class _ClassTemperatures(LinearMap):
         self.beta_, self.temperatures_ = base.beta, np.full(self.n_classes_, 1 / base.beta)
         return base
 
-    def _likelihood(self, predictions: Predictions, inputs: Inputs) -> LinearLikelihood:
-        logits = to_numpy(predictions.scores)
-        return LinearLikelihood(
-            logits,
-            predictions.labels,
-            self.beta_,
-            square=False,
-            inputs=inputs,
-            weights=predictions.weights,
-        )
-
     def _take(self, fit: ClassFit, report: FitReport) -> FitReport:
-        warn_if_short(fit)
         self.temperatures_ = np.exp(fit.logs) / self.beta_
         return FitReport(
             report.n, "penalised nll", fit.value, fit.iterations, fit.converged, report.notes
-        )
+        ).warned(self.method)
 
     def linear_map(self) -> tuple[FloatArray, FloatArray]:
         """Return (K,) 1 / T_k for W, and no bias."""
@@ -370,14 +350,10 @@ class ClassTemperatureScaling(_ClassTemperatures):
             return report
         if self.criterion == "ece":
             return self._fit_by_ece(predictions, report)
-        rows = self._likelihood(predictions, "log-probabilities")
-        fold = fold_numbers(
-            predictions.summary, min(FOLDS, predictions.n), seed=0, clusters=predictions.clusters
-        )
-        shrinkage = chosen_shrinkage(rows, fold)
+        rows = LinearLikelihood.of(predictions, "log-probabilities", square=False)
+        shrinkage = chosen_shrinkage(rows, folds_of(predictions))
         if np.isinf(shrinkage):
-            note = "cross-validation shows no clear gain of temperatures by class"
-            return replace(report, notes=(*report.notes, note))
+            return report.noting("cross-validation shows no clear gain of temperatures by class")
         self.shrinkage_ = shrinkage
         return self._take(fit_logs(rows, shrinkage, MOST_STEPS), report)
 
@@ -487,5 +463,5 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
         if isinstance(base.warning, NotIdentifiedWarning):
             # Log-probabilities of rows that say nothing would act as a bias.
             return report
-        rows = self._likelihood(predictions, self.inputs)
+        rows = LinearLikelihood.of(predictions, self.inputs, square=False)
         return self._take(fit_logs(rows, self.shrinkage, self.max_iterations), report)

@@ -31,6 +31,7 @@ from calibrant.core.arrays import (
     masked_classes,
     pick,
     row_sums,
+    to_numpy,
     unmasked_mean,
 )
 from calibrant.core.weights import times, total
@@ -43,6 +44,7 @@ from calibrant.posthoc.array_ops import (
     sums,
     zero_where_masked,
 )
+from calibrant.predictions.predictions import Predictions
 
 Inputs = Literal["log-probabilities", "centred"]
 INPUTS: tuple[Inputs, ...] = ("log-probabilities", "centred")
@@ -124,6 +126,18 @@ class LinearLikelihood:
     square: bool
     inputs: Inputs | Literal["given"] = "centred"
     weights: FloatArray | None = None
+
+    @classmethod
+    def of(cls, predictions: Predictions, inputs: Inputs, *, square: bool) -> LinearLikelihood:
+        """Return the likelihood of predictions, in units of the temperature that fits them best."""
+        return LinearLikelihood(
+            to_numpy(predictions.scores),
+            predictions.labels,
+            predictions.temperature.beta,
+            square=square,
+            inputs=inputs,
+            weights=predictions.weights,
+        )
 
     @property
     def total(self) -> float:
@@ -282,14 +296,21 @@ class LinearLikelihood:
         self, sums: Callable[[_Rows], tuple[FloatArray, ...]]
     ) -> tuple[FloatArray, ...]:
         """Add up what `sums` returns for every chunk."""
-        found: dict[int, tuple[FloatArray, ...]] = {}
+        return _summed(self.logits, lambda part: sums(self._chunk(part)))
 
-        def work(part: slice) -> None:
-            found[part.start] = sums(self._chunk(part))
 
-        for_row_chunks(self.logits, work)
-        ordered = [found[start] for start in sorted(found)]
-        return tuple(np.sum(parts, axis=0) for parts in zip(*ordered, strict=True))
+def _summed(
+    rows: NDArray[Any], sums: Callable[[slice], tuple[NDArray[Any], ...]]
+) -> tuple[FloatArray, ...]:
+    """Add up what `sums` returns for every chunk of rows, in float64 and in their order."""
+    found: dict[int, tuple[FloatArray, ...]] = {}
+
+    def work(part: slice) -> None:
+        found[part.start] = tuple(np.asarray(each, dtype=np.float64) for each in sums(part))
+
+    for_row_chunks(rows, work)
+    ordered = [found[start] for start in sorted(found)]
+    return tuple(np.sum(parts, axis=0) for parts in zip(*ordered, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,34 +336,29 @@ class MatrixBend:
     def times(self, direction: FloatArray) -> FloatArray:
         """Return the (K, K + 1) product with a (K, K + 1) direction."""
         narrow = np.ascontiguousarray(direction.T, dtype=np.float32)
-        parts: dict[int, FloatArray] = {}
 
-        def work(part: slice) -> None:
+        def product(part: slice) -> tuple[NDArray[Any], ...]:
             inputs, probs = self.inputs[part], self.probs[part]
             scores = inputs @ narrow
             scores -= np.einsum("nk,nk->n", scores, probs)[:, None]
             scores *= probs
             if self.weights is not None:
                 scores *= self.weights[part, None]
-            parts[part.start] = (scores.T @ inputs).astype(np.float64)
+            return (scores.T @ inputs,)
 
-        for_row_chunks(self.probs, work)
-        return np.sum([parts[start] for start in sorted(parts)], axis=0) / self.total
+        return _summed(self.probs, product)[0] / self.total
 
     def diagonal(self) -> FloatArray:
         """Return the (K, K) curvature by the diagonal of C."""
-        parts: dict[int, FloatArray] = {}
 
-        def work(part: slice) -> None:
+        def curvature(part: slice) -> tuple[NDArray[Any], ...]:
             inputs, probs = self.inputs[part, :-1], self.probs[part]
             own = weighted = inputs * probs
             if self.weights is not None:
                 weighted = own * self.weights[part, None]
-            found = np.diag((weighted * inputs).sum(axis=0)) - weighted.T @ own
-            parts[part.start] = found.astype(np.float64)
+            return (np.diag((weighted * inputs).sum(axis=0)) - weighted.T @ own,)
 
-        for_row_chunks(self.probs, work)
-        return np.sum([parts[start] for start in sorted(parts)], axis=0) / self.total
+        return _summed(self.probs, curvature)[0] / self.total
 
     def factors(self) -> tuple[FloatArray, FloatArray]:
         """Return (K, K) and (K + 1, K + 1) matrices whose Kronecker product is near the curvature.
@@ -350,9 +366,8 @@ class MatrixBend:
         The first is the mean of diag(p) - p p', the second that of x x' weighted by how unsure each
         row is, the trace of its diag(p) - p p'.
         """
-        parts: dict[int, tuple[FloatArray, ...]] = {}
 
-        def work(part: slice) -> None:
+        def means(part: slice) -> tuple[NDArray[Any], ...]:
             inputs, probs = self.inputs[part], self.probs[part]
             unsure = 1 - np.einsum("nk,nk->n", probs, probs)
             counted = probs
@@ -360,17 +375,9 @@ class MatrixBend:
                 unsure = unsure * self.weights[part]
                 counted = probs * self.weights[part, None]
             shares = counted.sum(axis=0, dtype=np.float64)
-            parts[part.start] = tuple(
-                each.astype(np.float64)
-                for each in (
-                    np.diag(shares) - counted.T @ probs,
-                    (inputs.T * unsure) @ inputs,
-                    np.asarray(unsure.sum()),
-                )
-            )
+            by_input = (inputs.T * unsure) @ inputs
+            return np.diag(shares) - counted.T @ probs, by_input, np.asarray(unsure.sum())
 
-        for_row_chunks(self.probs, work)
-        ordered = [parts[start] for start in sorted(parts)]
-        by_class, by_input, unsure = (np.sum(each, axis=0) for each in zip(*ordered, strict=True))
+        by_class, by_input, unsure = _summed(self.probs, means)
         every = max(float(unsure), np.finfo(np.float64).tiny)
         return by_class / self.total, by_input / every

@@ -32,7 +32,7 @@ from calibrant.posthoc.fitting.cross_validation import (
     NOT_CLEARLY_BETTER,
     Worth,
     clearly_lower,
-    fold_numbers,
+    folds_of,
 )
 from calibrant.posthoc.linear.base import LinearMap, PenalisedMap, refuse_many_classes
 from calibrant.posthoc.linear.likelihood import INPUTS, InputChoice, Inputs, LinearLikelihood
@@ -191,9 +191,6 @@ def _middle(fits: Sequence[LinearFit]) -> LinearFit:
     return fits[0]._replace(change=change, bias=np.mean([fit.bias for fit in fits], axis=0))
 
 
-FOLDS = 5
-
-
 def likelier_inputs(
     predictions: Predictions,
     penalties: Penalties,
@@ -207,23 +204,15 @@ def likelier_inputs(
         penalties: of D and b, given a number of rows and of classes.
         max_iterations: bound on the steps of each fit.
     """
-    base, clusters = predictions.temperature, predictions.clusters
-    if isinstance(base.warning, BoundaryWarning) or predictions.n < 2:
+    if isinstance(predictions.temperature.warning, BoundaryWarning) or predictions.n < 2:
         return "centred"
-    fold = fold_numbers(predictions.summary, min(FOLDS, predictions.n), seed=0, clusters=clusters)
+    fold = folds_of(predictions)
     chosen_by = _some_folds(fold, ENOUGH_HELD_OUT)
     known = np.isin(fold, chosen_by)
     weights = None if predictions.weights is None else predictions.weights[known]
     means = dict[Inputs, float]()
     for inputs in ("centred", "log-probabilities"):
-        rows = LinearLikelihood(
-            to_numpy(predictions.scores),
-            predictions.labels,
-            base.beta,
-            square=True,
-            inputs=inputs,
-            weights=predictions.weights,
-        )
+        rows = LinearLikelihood.of(predictions, inputs, square=True)
         losses = _Path(rows, fold, max_iterations).losses(penalties, chosen_by)
         means[inputs] = average(losses[known], weights)
     return min(means, key=lambda inputs: means[inputs])
@@ -245,14 +234,13 @@ def chosen_strengths(
 
     The last says whether it saw a clear gain on temperature scaling; see `cross_validate`.
     """
-    summary, clusters = predictions.summary, predictions.clusters
-    fold = fold_numbers(summary, min(FOLDS, summary.n), seed=0, clusters=clusters)
+    fold = folds_of(predictions)
     strengths, start, losses = cross_validate(rows, fold, path, max_iterations)
     classes = int(rows.logits.shape[1])
     single = rows.losses(np.zeros((classes, classes)), np.zeros(classes))
     folds = int(fold.max()) + 1
-    worth = Worth(predictions.weights, clusters)
-    return strengths, start, folds > 1 and clearly_lower(losses, single, folds, worth)
+    gains = folds > 1 and clearly_lower(losses, single, folds, Worth.of(predictions))
+    return strengths, start, gains
 
 
 @dataclass(eq=False)
@@ -300,7 +288,7 @@ class _RegularisedMatrix(LinearMap):
             xnp, to_numpy(predictions.scores).astype(np.float64), {}, masks=False
         )
         if np.abs(inputs).max() > MOST_DIGITS * inputs.std():
-            return replace(report, notes=(*report.notes, ALL_ALIKE))
+            return report.noting(ALL_ALIKE)
         rows = LinearLikelihood(
             inputs,
             predictions.labels,
@@ -311,7 +299,7 @@ class _RegularisedMatrix(LinearMap):
         )
         strengths, start, gains = self._chosen_strengths(rows, predictions)
         if self.guard and not gains:
-            return replace(report, notes=(*report.notes, NO_CLEAR_GAIN))
+            return report.noting(NO_CLEAR_GAIN)
         penalties = strengths.penalties(rows.total, classes)
         found = fit_linear(rows, penalties, self.max_iterations, start=start)
         self.weight_ = base.beta * (np.eye(classes) + found.change)
@@ -528,36 +516,30 @@ class RidgeMatrixScaling(PenalisedMap):
         """
         if self.ridge > 0:
             return self
-        classes, clusters = predictions.n_classes or 0, predictions.clusters
+        classes = predictions.n_classes or 0
         refuse_many_classes(self.method, classes, self.most_classes, often=True)
         if isinstance(predictions.temperature.warning, BoundaryWarning):
             raise NotApplicableError(NOT_CLEARLY_BETTER)
-        fold = fold_numbers(predictions.summary, FOLDS, seed=0, clusters=clusters)
+        fold = folds_of(predictions)
         held = np.cumsum(np.bincount(fold))
         some = fold <= max(int(np.searchsorted(held, ROWS_BEFORE_A_CONTEST)), 1)
         predictions, fold = predictions.take(some), fold[some]
-        clusters = predictions.clusters
         path = [Pull(pull) for pull in PULLS]
         found: list[tuple[float, float, Inputs, FloatArray]] = []
         every: dict[Inputs, LinearLikelihood] = {
-            inputs: replace(self, inputs=inputs)._likelihood(predictions, square=True)
-            for inputs in INPUTS
+            inputs: LinearLikelihood.of(predictions, inputs, square=True) for inputs in INPUTS
         }
-        weights = predictions.weights
         for inputs, rows in every.items():
             (pull,), _, losses = cross_validate(rows, fold, path, self.max_iterations, contest=True)
             known = np.isfinite(losses)
-            loss = average(losses[known], None if weights is None else weights[known])
-            found.append((loss, pull, inputs, losses))
+            worth = Worth.of(predictions.take(known))
+            found.append((average(losses[known], worth.weights), pull, inputs, losses))
             path = [each for each in path if each.pull == pull]  # the same suits the other
         _, pull, inputs, losses = min(found, key=lambda each: each[0])
         known = np.isfinite(losses)
         none = np.zeros((classes, classes)), np.zeros(classes)
         single = every[self.x_is].losses(*none)
-        worth = Worth(
-            None if weights is None else weights[known],
-            None if clusters is None else clusters[known],
-        )
+        worth = Worth.of(predictions.take(known))
         if not clearly_lower(losses[known], single[known], int(fold.max()) + 1, worth):
             raise NotApplicableError(NOT_CLEARLY_BETTER)
         return replace(self, ridge=pull, inputs=inputs)
@@ -566,22 +548,19 @@ class RidgeMatrixScaling(PenalisedMap):
         classes = self.n_classes_
         refuse_many_classes(self.method, classes, self.most_classes, often=not self.ridge)
         self.ridge_, gains = self.ridge, True
-        base = predictions.temperature
-        if isinstance(base.warning, BoundaryWarning):
+        if isinstance(predictions.temperature.warning, BoundaryWarning):
             # Rows without an error ask a map for certainty, and the temperature has said how much.
             gains = False
         elif not self.ridge:
             path = [Pull(pull) for pull in PULLS]
-            rows = self._likelihood(predictions, square=True)
+            rows = LinearLikelihood.of(predictions, self.x_is, square=True)
             (self.ridge_,), _, gains = chosen_strengths(
                 rows, predictions, path, self.max_iterations
             )
         if gains or not self.guard:
             return super()._fit(predictions)
-        self.beta_, self.ridge_ = base.beta, 0.0
-        self.change_, self.bias_ = np.zeros((classes, classes)), np.zeros(classes)
-        report = base.report(predictions.n)
-        return replace(report, notes=(*report.notes, NO_CLEAR_GAIN))
+        self.ridge_ = 0.0
+        return self._took_temperature(predictions, (classes, classes)).noting(NO_CLEAR_GAIN)
 
     def _penalties(self, rows: float, classes: int) -> FloatArray:
         return Pull(self.ridge_).penalties(rows, classes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,19 +17,13 @@ from calibrant.posthoc.fitting.minimizing import minimize
 from calibrant.posthoc.linear.base import PenalisedMap
 from calibrant.posthoc.linear.likelihood import LinearLikelihood
 from calibrant.posthoc.linear.optimum import LinearFit, fit_linear
+from calibrant.posthoc.state import by_instance
 from calibrant.predictions.predictions import Predictions
 
 # Temperatures are sought within this factor of that of greatest likelihood, whose logarithm it is.
 LOG_RANGE = 3.0
 # As good as exact; the objective needn't be convex, so there is no certificate.
 FLAT = 1e-14
-
-
-class _KeepsWithOneTemperature:
-    """True of a class, whose default is one temperature; of an instance what its map says."""
-
-    def __get__(self, instance: TopVersusAll | None, owner: type) -> bool:
-        return instance is None or instance.scaling == "temperature"
 
 
 @dataclass(eq=False)
@@ -77,7 +71,7 @@ class TopVersusAll(PenalisedMap):
         "tens of passes over N x K",
         "where more than the top class's probability is used: the others are not fitted",
     )
-    keeps_prediction: ClassVar[bool] = cast(bool, _KeepsWithOneTemperature())
+    keeps_prediction: ClassVar[bool] = by_instance(True, lambda one: one.scaling == "temperature")
 
     scaling: Literal["temperature", "vector"] = argument(
         "temperature", choices=("temperature", "vector")
@@ -92,9 +86,8 @@ class TopVersusAll(PenalisedMap):
         return np.full(2 * classes, self.ridge * classes / rows)
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        base, rows, none = predictions.temperature, predictions.summary, np.zeros(self.n_classes_)
-        self.beta_, self.change_, self.bias_ = base.beta, none, none.copy()
-        report = base.report(rows.n)
+        base, rows = predictions.temperature, predictions.summary
+        report = self._took_temperature(predictions, self.n_classes_)
         if base.warning is not None or not 0 < rows.correct.sum() < rows.n:
             return report  # nothing would be certain, or everything: T has the last word
         likelihood = TopLikelihood(

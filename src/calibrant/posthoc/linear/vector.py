@@ -83,10 +83,7 @@ class VectorScaling(PenalisedMap):
         if self.guard:
             unguarded = replace(self, guard=False)
             if not gains_on_temperature(unguarded, predictions):
-                base, none = predictions.temperature, np.zeros(self.n_classes_)
-                self.beta_, self.change_, self.bias_ = base.beta, none, none.copy()
-                report = base.report(predictions.n)
-                return replace(report, notes=(*report.notes, NO_CLEAR_GAIN))
+                return self._took_temperature(predictions, self.n_classes_).noting(NO_CLEAR_GAIN)
         return super()._fit(predictions)
 
     def _penalties(self, rows: float, classes: int) -> FloatArray:

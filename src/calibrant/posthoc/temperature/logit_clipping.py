@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray, centred_copy, row_chunks
-from calibrant.core.errors import NotIdentifiedWarning, warn_caller
+from calibrant.core.errors import NotIdentifiedWarning
 from calibrant.core.fit_report import FitReport
 from calibrant.metrics.binned import binned_gap
 from calibrant.posthoc.applying import Learnt
@@ -19,8 +19,8 @@ from calibrant.posthoc.facts import Facts
 from calibrant.posthoc.fitting.cross_validation import difference_of_losses, fold_numbers
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import RowSummary, summarize
-from calibrant.predictions.temperature import fit_temperature
+from calibrant.predictions.rows import summarize
+from calibrant.predictions.temperature import fit_temperature, warn_of
 
 # The search never goes below this quantile of the logits, nor this fraction of the largest.
 LOWEST_QUANTILE, LOWEST_FRACTION = 0.8, 0.01
@@ -115,9 +115,8 @@ class LogitClipping(Calibrator):
             return self._fit_by_likelihood(logits, predictions.labels)
         if not logits.any():
             message = "the logits are constant, so clipping them changes nothing"
-            warn_caller(NotIdentifiedWarning(message))
-            note = f"NotIdentifiedWarning: {message}"
-            return FitReport(predictions.n, self.criterion, notes=(note,))
+            notes = warn_of(NotIdentifiedWarning(message))
+            return FitReport(predictions.n, self.criterion, notes=notes)
         best, original = np.inf, 0.0
         for step, clip in enumerate(self._grid(logits)):
             confidence, correct = clipped_rows(logits, predictions.labels, clip)
@@ -137,7 +136,7 @@ class LogitClipping(Calibrator):
         self.beta_, report = single.beta, single.report(rows.n)
         if single.warning is not None:
             return report
-        clips, fits, losses = [0.0], [single], [_losses(rows, single.beta)]
+        clips, fits, losses = [0.0], [single], [rows.losses(single.beta)]
         fold = fold_numbers(rows, min(FOLDS, rows.n), seed=0)
         original = float(rows.correct.mean())
         for clip in self._grid(logits)[1:]:
@@ -149,10 +148,10 @@ class LogitClipping(Calibrator):
             if fit.warning is None:
                 clips.append(clip)
                 fits.append(fit)
-                losses.append(_losses(rows, fit.beta))
+                losses.append(rows.losses(fit.beta))
         if not _clearly_gains(np.array(losses), fold):
             note = "clipping gains no likelihood that can be told from noise, so nothing is clipped"
-            return replace(report, notes=(*report.notes, note))
+            return report.noting(note)
         best = min(range(len(fits)), key=lambda i: fits[i].nll)
         self.clip_, self.beta_ = clips[best], fits[best].beta
         return FitReport(rows.n, "nll", fits[best].nll, self.candidates, notes=report.notes)
@@ -172,10 +171,6 @@ class LogitClipping(Calibrator):
             xp, learnt["beta_"], logits
         )
         return softmax(xp, still_masked(xp, logits, scores, masks))
-
-
-def _losses(rows: RowSummary, beta: float) -> FloatArray:
-    return rows.curve.evaluate(beta).value + beta * rows.label_gap
 
 
 def _clearly_gains(losses: FloatArray, fold: IntArray) -> bool:

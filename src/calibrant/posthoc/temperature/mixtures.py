@@ -239,7 +239,7 @@ def _label_probabilities(rows: RowSummary, beta: float) -> FloatArray:
     """Return (N, 3) probabilities of the true label under each part of the mixture."""
 
     def at(b: float) -> FloatArray:
-        return np.exp(-b * rows.label_gap - rows.curve.evaluate(b).value)
+        return np.exp(-rows.losses(b))
 
     return np.stack([at(beta), at(1.0), 1 / rows.unmasked], axis=1)
 

@@ -291,7 +291,7 @@ class PredictedClassTemperature(SummaryTemperature):
         ratios, steps = fit_ratios(rows, self.beta_, self.shrinkage)
         self.class_betas_ = self.beta_ * ratios
         betas = self.class_betas_[rows.predicted]
-        nll = mean(rows.curve.evaluate(betas).value + betas * rows.label_gap, rows.weights)
+        nll = mean(rows.losses(betas), rows.weights)
         return FitReport(rows.n, "nll and shrinkage", nll, steps, steps < STEPS)
 
     def betas(self, xp: Any, logits: Array, learnt: Learnt, masks: bool) -> Array:

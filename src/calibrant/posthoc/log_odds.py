@@ -36,13 +36,15 @@ from calibrant.predictions.temperature import warn_of
 MOST_LOG_ODDS = -float(np.log(SMALLEST_PROBABILITY))
 
 
+def _keeps_prediction(fitted: EventMap) -> bool:
+    return fitted.form_ == "toplabel" or vars(fitted).get("n_classes_", 2) > 2
+
+
 @dataclass(eq=False)
 class EventMap(Calibrator):
     """Family: p' = sigmoid(g(x)), x the log odds of p."""
 
-    keeps_prediction: ClassVar[bool] = by_instance(
-        False, lambda fitted: fitted.form_ == "toplabel" or vars(fitted).get("n_classes_", 2) > 2
-    )
+    keeps_prediction: ClassVar[bool] = by_instance(False, _keeps_prediction)
     fits_masked: ClassVar[bool] = True
     fits_top_label: ClassVar[bool] = True
     fits_scores: ClassVar[bool] = True

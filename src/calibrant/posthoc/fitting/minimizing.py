@@ -82,7 +82,7 @@ def least_log_loss(
         hessian = (design.T * (count * p * (1 - p))) @ design + np.diag(ridge)
         if converged or steps == MAX_STEPS:
             return Minimum(w, value, steps, converged), hessian
-        step: FloatArray = np.asarray(np.linalg.solve(hessian, gradient))
+        step = np.linalg.solve(hessian, gradient).astype(np.float64)
         size, before = 1.0, value
         for _ in range(HALVINGS):
             value = objective(w - size * step)

@@ -95,9 +95,10 @@ def within(
     above: float = -inf,
     at_most: float = inf,
     below: float = inf,
+    choices: Sequence[str] = (),
 ) -> Any:
-    """Return a number that is within limits; `InputError` as for an `argument` if it isn't."""
-    limits = _Limits(False, whole, at_least, above, at_most, below)
+    """Return a number within limits, or a known word; `InputError` as for an `argument` if not."""
+    limits = _Limits(False, whole, at_least, above, at_most, below, tuple(choices))
     if not limits.allow(value):
         percent = min(at_most, below) == 1 and isinstance(value, Real) and 1 < float(value) <= 100
         hint = f"; it is a fraction: {value:g} % is {value / 100:g}" if percent else ""

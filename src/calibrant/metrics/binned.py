@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core.arguments import within
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import InputError
 from calibrant.core.weights import total
@@ -35,14 +36,8 @@ Cells = Literal["uniform", "logit"]
 
 def bin_edges(n_bins: int) -> FloatArray:
     """Return the B + 1 edges of equal-width bins, each the float64 nearest to b / B."""
-    _check_count(n_bins)
+    within("n_bins", n_bins, whole=True, at_least=1)
     return np.arange(n_bins + 1) / n_bins
-
-
-def unknown_edges(convention: str) -> InputError:
-    """Return the error about a convention of edges that there isn't."""
-    known = ", ".join(f"'{name}'" for name in get_args(EdgeConvention))
-    return InputError(f"convention must be one of {known}, not '{convention}'")
 
 
 def logit(confidence: FloatArray, nearest: float = LOGIT_CLIP) -> FloatArray:
@@ -51,18 +46,13 @@ def logit(confidence: FloatArray, nearest: float = LOGIT_CLIP) -> FloatArray:
     return np.log(clipped) - np.log1p(-clipped)
 
 
-def _check_count(n_bins: int) -> None:
-    if n_bins < 1:
-        raise InputError(f"n_bins must be at least 1, not {n_bins}")
-
-
 def cell_edges(n_bins: int, strategy: Strategy | Cells) -> FloatArray:
     """Return the B + 1 edges from 0 to 1, evenly spaced in c or in logit c."""
     if strategy == "uniform":
         return bin_edges(n_bins)
     if strategy != "logit":
         raise InputError(f"bins made by '{strategy}' have no edges of their own")
-    _check_count(n_bins)
+    within("n_bins", n_bins, whole=True, at_least=1)
     end = -math.log(LOGIT_CELLS_END)
     edges = 1 / (1 + np.exp(-np.linspace(-end, end, n_bins + 1)))
     edges[0], edges[-1] = 0.0, 1.0
@@ -74,7 +64,7 @@ def equal_mass_cuts(n: int, n_bins: int) -> IntArray:
 
     The larger bins come first, as in `numpy.array_split`.
     """
-    _check_count(n_bins)
+    within("n_bins", n_bins, whole=True, at_least=1)
     size, larger = divmod(n, n_bins)
     index = np.arange(n_bins + 1)
     return index * size + np.minimum(index, larger)
@@ -91,7 +81,7 @@ def mass_cuts(total: FloatArray, n_bins: int) -> NDArray[Any]:
     whole = total == np.round(total)
     if bool(whole[0]) and bool((total == total[0]).all()):
         return equal_mass_cuts(int(total[0]), n_bins)
-    _check_count(n_bins)
+    within("n_bins", n_bins, whole=True, at_least=1)
     index, totals = np.arange(n_bins + 1), total[:, None]
     size, larger = np.divmod(totals, n_bins)
     return np.where(
@@ -268,19 +258,14 @@ def expected_calibration_error(
             residual *= weight
         sums = np.bincount(index, residual)
         return float(np.abs(sums).sum() / total(len(confidence), weight))
+    within("convention", convention, choices=get_args(EdgeConvention))
     rows = TopLabel.sort(confidence, correct, weight)
-    cuts = _left_closed_cuts(rows, n_bins, convention)
-    return float(np.abs(rows.curves().between(cuts)).sum() / rows.total)
-
-
-def _left_closed_cuts(rows: TopLabel, n_bins: int, convention: str) -> IntArray:
     cuts = np.searchsorted(rows.confidence, bin_edges(n_bins), side="left")
     if convention == "left-closed":
         cuts[-1] = rows.n
-        return cuts
-    if convention == "torchmetrics":
-        return np.append(cuts, rows.n)
-    raise unknown_edges(convention)
+    else:
+        cuts = np.append(cuts, rows.n)
+    return float(np.abs(rows.curves().between(cuts)).sum() / rows.total)
 
 
 def ece_of_curves(curves: ResidualCurves, n_bins: int = DEFAULT_BINS) -> FloatArray:
@@ -334,14 +319,13 @@ def adaptive_calibration_error(
         >>> round(cb.metrics.expected_calibration_error(c, a, 2, kind="confidence"), 3)
         0.1
     """
+    within("convention", convention, choices=("ranks", "focal"))
     rows = top_label(scores, labels, kind, sample_weight=sample_weight)
-    if convention == "focal":
-        if rows.weight is not None:
-            raise InputError("convention='focal' repeats code that knows no weights")
-        return _focal_adaptive_calibration_error(rows, n_bins)
-    if convention != "ranks":
-        raise InputError(f"convention must be 'ranks' or 'focal', not '{convention}'")
-    return float(adaece_of_curves(rows.curves(), n_bins)[0])
+    if convention == "ranks":
+        return float(adaece_of_curves(rows.curves(), n_bins)[0])
+    if rows.weight is not None:
+        raise InputError("convention='focal' repeats code that knows no weights")
+    return _focal_adaptive_calibration_error(rows, n_bins)
 
 
 def adaece_of_curves(curves: ResidualCurves, n_bins: int = DEFAULT_BINS) -> FloatArray:
@@ -381,23 +365,11 @@ ADAECE = CurveMetric(
     of_curves=adaece_of_curves,
     at_breakpoints=True,
 )
-ECE_POSITIVE = replace(
-    ECE,
-    name="ece_positive",
-    title="ECE, positive",
-    definition="probability of the positive class, 15 equal-width bins (lo, hi], L1",
-    of_positive=True,
-    omnibus=False,
-    sums_gaps=False,
+ECE_POSITIVE = ECE.for_positive(
+    "probability of the positive class, 15 equal-width bins (lo, hi], L1", sums_gaps=False
 )
-ADAECE_POSITIVE = replace(
-    ADAECE,
-    name="adaece_positive",
-    title="AdaECE, positive",
-    definition="probability of the positive class, 15 equal-mass bins by rank, L1",
-    of_positive=True,
-    omnibus=False,
-    sums_gaps=False,
+ADAECE_POSITIVE = ADAECE.for_positive(
+    "probability of the positive class, 15 equal-mass bins by rank, L1", sums_gaps=False
 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from calibrant.core.arguments import within
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError
 from calibrant.metrics.full_rows import HONEST_DRAWS, by_class, honest_labels, resampled_counts
@@ -97,9 +98,7 @@ def _checked(bandwidth: float | None, distance: FloatArray) -> float:
         apart = distance[np.triu_indices(len(distance), 1)]
         # All rows alike: any kernel is constant then.
         return float(np.median(apart)) or float(apart.mean()) or 1.0
-    if not bandwidth > 0:
-        raise InputError(f"bandwidth must be positive, not {bandwidth}")
-    return bandwidth
+    return within("bandwidth", bandwidth, above=0)
 
 
 def _kernel(distance: FloatArray, bandwidth: float) -> FloatArray:
@@ -201,10 +200,9 @@ def canonical_calibration_error(
         0.04
         0.08
     """
-    if norm < 1:
-        raise InputError(f"norm must be at least 1, not {norm}")
-    if bandwidth is not None and not bandwidth > 0:
-        raise InputError(f"bandwidth must be positive, not {bandwidth}")
+    within("norm", norm, at_least=1)
+    if bandwidth is not None:
+        within("bandwidth", bandwidth, above=0)
     predictions = Predictions.from_probs(probs, labels)
     total, width = 0.0, bandwidth
     for block in _blocks(predictions.n, block_rows, seed):

@@ -7,14 +7,14 @@ into the first bin of nearly every class, which is what `threshold` is for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core.arguments import within
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
-from calibrant.core.errors import InputError
 from calibrant.core.weights import total
 from calibrant.metrics.binned import (
     DEFAULT_BINS,
@@ -24,7 +24,6 @@ from calibrant.metrics.binned import (
     bin_edges,
     bin_index,
     mass_cuts,
-    unknown_edges,
 )
 from calibrant.metrics.full_rows import (
     BLOCKS,
@@ -37,7 +36,7 @@ from calibrant.metrics.full_rows import (
     prob_chunks,
     resampled_counts,
 )
-from calibrant.metrics.metric_types import Measured, RowsMetric
+from calibrant.metrics.metric_types import AddedFields, Measured, RowsMetric
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import Predictions
 
@@ -106,19 +105,13 @@ def _bin_sums(
 ) -> BinSums:
     """Return the (K, B) bin sums of every class."""
     predictions = Predictions.from_probs(probs, labels)
-    bounds = bin_edges(n_bins)
-    classes = int(predictions.scores.shape[1])
+    within("convention", convention, choices=get_args(EdgeConvention))
     width = n_bins + 1 if convention == "torchmetrics" else n_bins
+    bounds, classes = bin_edges(n_bins)[1:width], int(predictions.scores.shape[1])
+    side = "left" if convention == "right-closed" else "right"
     count, said, hits = (np.zeros(classes * width) for _ in range(3))
     for part, chunk in prob_chunks(predictions):
-        if convention == "right-closed":
-            index = np.searchsorted(bounds[1:-1], chunk, side="left")
-        elif convention == "left-closed":
-            index = np.searchsorted(bounds[1:-1], chunk, side="right")
-        elif convention == "torchmetrics":
-            index = np.searchsorted(bounds[1:], chunk, side="right")
-        else:
-            raise unknown_edges(convention)
+        index = np.searchsorted(bounds, chunk, side=side)
         truth = np.arange(len(chunk)), predictions.labels[part]
         used = np.ones(chunk.shape, dtype=bool) if threshold is None else chunk > threshold
         index += np.arange(classes) * width
@@ -130,8 +123,7 @@ def _bin_sums(
 
 
 def _reduced(errors: FloatArray, reduction: Reduction) -> float:
-    if reduction not in ("mean", "sum"):
-        raise InputError(f"reduction must be 'mean' or 'sum', not '{reduction}'")
+    within("reduction", reduction, choices=get_args(Reduction))
     return float(errors.mean() if reduction == "mean" else errors.sum())
 
 
@@ -279,7 +271,7 @@ def measure_classwise_by_mass(predictions: Predictions, resamples: int, seed: in
 
 
 @dataclass(frozen=True, eq=False)
-class ClasswiseSums:
+class ClasswiseSums(AddedFields):
     """What many files leave behind for the classwise ECE: whole numbers that add up.
 
     Attributes:
@@ -312,15 +304,6 @@ class ClasswiseSums:
             np.bincount(block, minlength=BLOCKS),
             binned.astype(np.int64).reshape(2, classes, bins),
             gap.astype(np.int64).reshape(BLOCKS, classes, bins),
-        )
-
-    def __add__(self, other: Self) -> Self:
-        """Return the sums of both sets of rows together."""
-        return replace(
-            self,
-            size=self.size + other.size,
-            binned=self.binned + other.binned,
-            gap=self.gap + other.gap,
         )
 
     def measured(self, name: str, resamples: int, seed: int) -> Measured:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -251,19 +250,11 @@ INTERCEPT = CurveMetric(
     exact=intercept_of_curve,
     has_floor=False,
 )
-SLOPE_POSITIVE = replace(
-    SLOPE,
-    name="slope_positive",
-    title="slope, positive",
-    definition="regression of the outcome on the positive class's log odds; 1 is ideal",
-    of_positive=True,
+SLOPE_POSITIVE = SLOPE.for_positive(
+    "regression of the outcome on the positive class's log odds; 1 is ideal"
 )
-INTERCEPT_POSITIVE = replace(
-    INTERCEPT,
-    name="intercept_positive",
-    title="intercept, positive",
-    definition="of the regression that gives the positive class's slope; 0 is ideal",
-    of_positive=True,
+INTERCEPT_POSITIVE = INTERCEPT.for_positive(
+    "of the regression that gives the positive class's slope; 0 is ideal"
 )
 LARGE_POSITIVE = CurveMetric(
     name="large_positive",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from calibrant.core.arguments import within
 from calibrant.core.arrays import Array, FloatArray
-from calibrant.core.errors import InputError
 from calibrant.metrics.binned import DEFAULT_BINS, BinSums, Strategy
 from calibrant.metrics.gaps import OfBins, gaps_of, sums_of
 from calibrant.metrics.metric_types import BIASED, BINS_COST, CurveMetric
@@ -55,10 +55,7 @@ def debiased_rms_calibration_error(
         0.0
     """
     refuse_fractions(sample_weight)
-    square = debiased_mean_square_gap(
-        sums_of(scores, labels, n_bins, strategy, kind, sample_weight)
-    )
-    return float(np.sqrt(np.maximum(square, 0.0)))
+    return float(debiased_rms_gap(sums_of(scores, labels, n_bins, strategy, kind, sample_weight)))
 
 
 def debiased_mean_square_gap(sums: BinSums) -> FloatArray:
@@ -66,6 +63,11 @@ def debiased_mean_square_gap(sums: BinSums) -> FloatArray:
     usable = sums.count > 1
     square = sums.residual * gaps_of(sums) - sums.count * _accuracy_variance(sums)
     return np.where(usable, square, 0.0).sum(axis=-1) / sums.total
+
+
+def debiased_rms_gap(sums: BinSums) -> FloatArray:
+    """Return the (...,) root of that, 0 of what is negative."""
+    return np.sqrt(np.maximum(debiased_mean_square_gap(sums), 0.0))
 
 
 def _accuracy_variance(sums: BinSums) -> FloatArray:
@@ -134,10 +136,6 @@ def debiased_mean_gap(sums: BinSums) -> FloatArray:
     return np.maximum((sums.count * (2 * gap - folded)).sum(axis=-1) / sums.total, 0.0)
 
 
-def _debiased_rms(sums: BinSums) -> FloatArray:
-    return np.sqrt(np.maximum(debiased_mean_square_gap(sums), 0.0))
-
-
 DEBIASED_RMSCE = CurveMetric(
     name="debiased_rmsce",
     title="debiased RMSCE",
@@ -146,7 +144,7 @@ DEBIASED_RMSCE = CurveMetric(
     effort=BINS_COST,
     fails="it is 0 for many small errors",
     weighs="counts",
-    of_curves=OfBins(_debiased_rms),
+    of_curves=OfBins(debiased_rms_gap),
 )
 
 
@@ -195,13 +193,9 @@ def ece_sweep(
         >>> round(cb.metrics.ece_sweep(c, [1, 1, 0, 1], kind="confidence"), 3)  # falls: one bin
         0.0
     """
-    if norm < 1:
-        raise InputError(f"norm must be at least 1, not {norm}")
-    return float(
-        sweep_of_curves(
-            top_label(scores, labels, kind, sample_weight=sample_weight).curves(), norm
-        )[0]
-    )
+    within("norm", norm, at_least=1)
+    rows = top_label(scores, labels, kind, sample_weight=sample_weight)
+    return float(sweep_of_curves(rows.curves(), norm)[0])
 
 
 def sweep_of_curves(curves: ResidualCurves, norm: int = 1) -> FloatArray:

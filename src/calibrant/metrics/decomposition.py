@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
+from calibrant.core.arguments import within
 from calibrant.core.arrays import Array, FloatArray
-from calibrant.core.errors import InputError
 from calibrant.metrics.binned import DEFAULT_BINS, BinSums
 from calibrant.metrics.metric_types import BIASED, CurveMetric, Part
 from calibrant.metrics.top_label import PairKind, ResidualCurves, top_label
@@ -95,8 +95,7 @@ def corp_decomposition(
         >>> abs(parts.discrimination) < 1e-9  # one value for all rows tells none apart
         True
     """
-    if score not in ("brier", "log"):
-        raise InputError(f"score must be 'brier' or 'log', not '{score}'")
+    within("score", score, choices=get_args(Score))
     rows = top_label(scores, labels, kind, sample_weight=sample_weight)
     position, count, correct = rows.curves().ties()
     total = float(_score(position, count, correct, score).sum() / rows.total)

@@ -6,10 +6,11 @@ and AUPR are not, so they say it: ``positive="in"`` or ``positive="out"``.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
+from calibrant.core.arguments import within
 from calibrant.core.arrays import (
     Array,
     FloatArray,
@@ -20,7 +21,7 @@ from calibrant.core.arrays import (
     working_dtype,
 )
 from calibrant.core.checks import check_scores
-from calibrant.core.errors import InputError, PredictionsError
+from calibrant.core.errors import PredictionsError
 
 OODScore = Literal["msp", "max_logit", "entropy", "energy"]
 Positive = Literal["in", "out"]
@@ -54,10 +55,8 @@ def ood_scores(logits: Array, kind: OODScore = "msp", temperature: float = 1.0) 
         >>> cb.metrics.ood_scores(logits, "energy").round(2)  # log 10 and log 3
         array([2.3, 1.1])
     """
-    if kind not in ("msp", "max_logit", "entropy", "energy"):
-        raise InputError(f"kind must be 'msp', 'max_logit', 'entropy' or 'energy', not '{kind}'")
-    if not temperature > 0:
-        raise InputError(f"temperature must be positive, not {temperature}")
+    within("kind", kind, choices=get_args(OODScore))
+    within("temperature", temperature, above=0)
     logits = as_array(logits)
     check_scores(logits, "logits", "ood_scores")
     xp, dtype = namespace(logits), working_dtype(logits)
@@ -100,10 +99,8 @@ def _oriented(
 ) -> tuple[FloatArray, FloatArray]:
     """Return positives and negatives, sorted, such that positives should score higher."""
     inside, outside = _sets(in_scores, out_scores)
-    if positive == "in":
+    if within("positive", positive, choices=get_args(Positive)) == "in":
         return inside, outside
-    if positive != "out":
-        raise InputError(f"positive must be 'in' or 'out', not '{positive}'")
     return -outside[::-1], -inside[::-1]
 
 
@@ -158,8 +155,7 @@ def fpr_at_tpr(
         >>> cb.metrics.fpr_at_tpr(known, unknown, tpr=1.0)  # to keep 0.3 lets 0.6 through
         0.5
     """
-    if not 0 < tpr <= 1:
-        raise InputError(f"tpr must lie in (0, 1], not {tpr}")
+    within("tpr", tpr, above=0, at_most=1)
     positives, negatives = _oriented(in_scores, out_scores, positive)
     # Less a rounding error, so that 0.95 of 100 rows are 95 of them.
     needed = max(1, int(np.ceil(tpr * len(positives) * (1 - 1e-12))))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
+from calibrant.core.arguments import within
 from calibrant.core.arrays import Array, FloatArray
-from calibrant.core.errors import InputError
 from calibrant.metrics.binned import DEFAULT_BINS, BinSums, Strategy
 from calibrant.metrics.metric_types import BIASED, BINS_COST, CurveMetric
 from calibrant.metrics.top_label import PairKind, ResidualCurves, top_label
@@ -21,10 +21,8 @@ from calibrant.metrics.top_label import PairKind, ResidualCurves, top_label
 
 def sums_of_curves(curves: ResidualCurves, n_bins: int, strategy: Strategy) -> BinSums:
     """Return (R, B) sums over bins of equal width or of equal mass."""
-    if strategy == "uniform":
+    if within("strategy", strategy, choices=get_args(Strategy)) == "uniform":
         return BinSums.of_curves(curves, n_bins)
-    if strategy != "quantile":
-        raise InputError(f"strategy must be 'uniform' or 'quantile', not '{strategy}'")
     return BinSums.of_quantiles(curves, n_bins)
 
 
@@ -96,10 +94,8 @@ def maximum_calibration_error(
         0.2
     """
     sums = sums_of(scores, labels, n_bins, strategy, kind, sample_weight)
-    if convention == "procal":
+    if within("convention", convention, choices=("plain", "procal")) == "procal":
         return float(np.abs(sums.residual).max() / sums.total)
-    if convention != "plain":
-        raise InputError(f"convention must be 'plain' or 'procal', not '{convention}'")
     return float(largest_gap(sums, n_min))
 
 
@@ -196,14 +192,12 @@ def rms_calibration_error(
         >>> round(cb.metrics.expected_calibration_error(c, a, kind="confidence"), 3)
         0.25
     """
-    return float(
-        np.sqrt(mean_square_gap(sums_of(scores, labels, n_bins, strategy, kind, sample_weight)))
-    )
+    return float(rms_gap(sums_of(scores, labels, n_bins, strategy, kind, sample_weight)))
 
 
-def mean_square_gap(sums: BinSums) -> FloatArray:
-    """Return (...,) sum_b (n_b / N) gap_b^2."""
-    return (sums.residual * gaps_of(sums)).sum(axis=-1) / sums.total
+def rms_gap(sums: BinSums) -> FloatArray:
+    """Return the (...,) root of sum_b (n_b / N) gap_b^2."""
+    return np.sqrt((sums.residual * gaps_of(sums)).sum(axis=-1) / sums.total)
 
 
 def overconfidence_error(
@@ -247,11 +241,9 @@ def overconfidence_error(
         0.2
     """
     sums = sums_of(scores, labels, n_bins, "uniform", kind, sample_weight)
-    if convention == "thulasidasan":
+    if within("convention", convention, choices=("plain", "thulasidasan")) == "thulasidasan":
         weight = np.nan_to_num(sums.mean_confidence)
         return float((weight * np.maximum(sums.residual, 0.0)).sum() / sums.total)
-    if convention != "plain":
-        raise InputError(f"convention must be 'plain' or 'thulasidasan', not '{convention}'")
     return float(over_gap(sums))
 
 
@@ -331,9 +323,8 @@ def ks_error(
         >>> round(value, 3)  # up to .6 there are two rows, each said .4 too little: 2 * .4 / 4
         0.2
     """
-    return float(
-        ks_of_curves(top_label(scores, labels, kind, sample_weight=sample_weight).curves())[0]
-    )
+    rows = top_label(scores, labels, kind, sample_weight=sample_weight)
+    return float(ks_of_curves(rows.curves())[0])
 
 
 def ks_of_curves(curves: ResidualCurves) -> FloatArray:
@@ -354,10 +345,6 @@ class OfBins:
     def __call__(self, curves: ResidualCurves) -> FloatArray:
         """Return (R,) values of R curves."""
         return self.reduce(BinSums.of_curves(curves, DEFAULT_BINS))
-
-
-def _rms_gap(sums: BinSums) -> FloatArray:
-    return np.sqrt(mean_square_gap(sums))
 
 
 MCE = CurveMetric(
@@ -387,7 +374,7 @@ RMSCE = CurveMetric(
     effort=BINS_COST,
     fails=f"{BIASED}; it can't be compared with an ECE",
     sums_gaps=True,
-    of_curves=OfBins(_rms_gap),
+    of_curves=OfBins(rms_gap),
 )
 OVERCONFIDENCE = CurveMetric(
     name="overconfidence",

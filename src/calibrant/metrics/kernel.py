@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core.arguments import within
 from calibrant.core.arrays import Array, FloatArray, IntArray
-from calibrant.core.errors import InputError
 from calibrant.metrics.binned import BinSums
 from calibrant.metrics.metric_types import BIASED, CELLS_COST, CurveMetric
-from calibrant.metrics.top_label import PairKind, ResidualCurves, TopLabel, accumulate, top_label
+from calibrant.metrics.top_label import PairKind, ResidualCurves, accumulate, top_label
 
 CELLS = 4096
 RESAMPLING_CELLS = 256
@@ -61,11 +61,7 @@ def smooth_ece(
         >>> abs(value - truth.true_calibration_error()) < 0.02
         True
     """
-    return smece_of_rows(top_label(scores, labels, kind, sample_weight=sample_weight))
-
-
-def smece_of_rows(rows: TopLabel) -> float:
-    """Return the smECE of sorted rows."""
+    rows = top_label(scores, labels, kind, sample_weight=sample_weight)
     return smece_of_curve(rows.curves())
 
 
@@ -226,10 +222,9 @@ def kde_ece(
         >>> abs(value - truth.true_calibration_error()) < 0.02
         True
     """
-    if bandwidth is not None and not bandwidth >= 0:
-        raise InputError(f"bandwidth must not be negative, but is {bandwidth}")
-    if norm < 1:
-        raise InputError(f"norm must be at least 1, not {norm}")
+    within("norm", norm, at_least=1)
+    if bandwidth is not None:
+        within("bandwidth", bandwidth, at_least=0)
     curves = top_label(scores, labels, kind, sample_weight=sample_weight).curves()
     return float(kde_of_curves(curves, CELLS, bandwidth, norm)[0])
 
@@ -355,8 +350,7 @@ def mmce(
 
 def squared_mmce_of_curves(curves: ResidualCurves, width: float = KERNEL_WIDTH) -> FloatArray:
     """Return the (R,) squared MMCEs of residual curves."""
-    if not width >= SMALLEST_WIDTH:
-        raise InputError(f"width must be at least {SMALLEST_WIDTH}, not {width}")
+    within("width", width, at_least=SMALLEST_WIDTH)
     starts = curves.rows.tie_starts
     mass = np.diff(curves.residual[:, starts], axis=1)
     rise = np.exp(curves.rows.confidence[starts[:-1]] / width)

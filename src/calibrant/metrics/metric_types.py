@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
@@ -191,6 +191,12 @@ class Metric:
             return "it compares rows in pairs as if they were independent, and takes no clusters"
         return None
 
+    def for_positive(self, definition: str, **other: Any) -> Self:
+        """Return it of the positive class's probability, with whatever else is different of it."""
+        called = {"name": f"{self.name}_positive", "title": f"{self.title}, positive"}
+        own: dict[str, Any] = {**called, "of_positive": True, "omnibus": False, **other}
+        return replace(self, definition=definition, **own)
+
     def cost(self, value: float) -> float:
         """Return a number to rank values by, lower for better."""
         if self.ideal is not None:
@@ -279,6 +285,16 @@ class RowsSums(Protocol):
     def measured(self, name: str, resamples: int, seed: int) -> Measured:
         """Return a metric that they carry with its replicates, and its calibrated values if any."""
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class AddedFields:
+    """Sums of which every field adds up."""
+
+    def __add__(self, other: Self) -> Self:
+        """Return the sums of both sets of rows together."""
+        both = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        return replace(self, **both)
 
 
 def values_of_curve(metrics: Iterable[Metric], curve: ResidualCurves) -> dict[str, float]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from calibrant.core.arrays import Array, BoolArray, FloatArray, as_array
@@ -233,20 +231,14 @@ TOP_NLL = MeanMetric(
     percent=False,
     per_row=top_nll_of_rows,
 )
-BRIER_POSITIVE = replace(
-    BRIER,
-    name="brier_positive",
-    title="Brier, positive",
-    definition="mean of (p - outcome)^2, in [0, 1]: half of the sum over both classes",
-    of_positive=True,
+BRIER_POSITIVE = BRIER.for_positive(
+    "mean of (p - outcome)^2, in [0, 1]: half of the sum over both classes",
     needs_classes=False,
     per_row=half_brier_of_rows,
 )
-LOG_LOSS = replace(
-    NLL,
+LOG_LOSS = NLL.for_positive(
+    "mean of -log of the probability of what happened, in nats: the NLL",
     name="log_loss",
     title="log loss",
-    definition="mean of -log of the probability of what happened, in nats: the NLL",
-    of_positive=True,
     needs_classes=False,
 )

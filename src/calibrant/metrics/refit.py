@@ -7,7 +7,7 @@ rows fits little noise, about 1 / (2N) nats.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
@@ -34,7 +34,7 @@ from calibrant.metrics.full_rows import (
     draw_blocks,
     honest_labels,
 )
-from calibrant.metrics.metric_types import Measured, Part, RowsMetric
+from calibrant.metrics.metric_types import AddedFields, Measured, Part, RowsMetric
 from calibrant.metrics.resampling import Clusters, draw_rows
 from calibrant.predictions.curves import quintic
 from calibrant.predictions.predictions import Predictions
@@ -237,7 +237,7 @@ def lowest_of(losses: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False)
-class RefitSums:
+class RefitSums(AddedFields):
     """What many files leave behind for both parts of the NLL: whole numbers that add up.
 
     Attributes:
@@ -273,16 +273,6 @@ class RefitSums:
                 parts = (-point.slope, point.curvature, rows.label_gap)
                 honest[:] = [int(np.rint(each / LOSS_UNIT).sum()) for each in parts]
         return cls(np.bincount(block, minlength=BLOCKS), loss.astype(np.int64), curve, honest)
-
-    def __add__(self, other: Self) -> Self:
-        """Return the sums of both sets of rows together."""
-        return replace(
-            self,
-            size=self.size + other.size,
-            loss=self.loss + other.loss,
-            curve=self.curve + other.curve,
-            honest=self.honest + other.honest,
-        )
 
     def measured(self, name: str, resamples: int, seed: int) -> Measured:
         """Return one of both parts with block-bootstrap replicates."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.metrics.metric_types import CurveMetric
-from calibrant.metrics.top_label import PairKind, ResidualCurves, TopLabel, top_label
+from calibrant.metrics.top_label import PairKind, ResidualCurves, top_label
 
 # Resamples are put on this many cells. That is off by at most mean|a - c| / (2 cells); on 10 000
 # rows it was off by 2e-5 at most and by 1e-6 on average, far below their spread.
@@ -55,11 +53,7 @@ def smooth_calibration_error(
         >>> round(smooth_calibration_error([0.9] * 4, [1, 1, 1, 0], kind="confidence"), 3)
         0.15
     """
-    return smce_of_rows(top_label(scores, labels, kind, sample_weight=sample_weight))
-
-
-def smce_of_rows(rows: TopLabel) -> float:
-    """Return the smCE of sorted rows."""
+    rows = top_label(scores, labels, kind, sample_weight=sample_weight)
     return smce_of_curve(rows.curves())
 
 
@@ -173,11 +167,6 @@ SMCE = CurveMetric(
     at_breakpoints=True,
     exact=smce_of_curve,
 )
-SMCE_POSITIVE = replace(
-    SMCE,
-    name="smce_positive",
-    title="smCE, positive",
-    definition="probability of the positive class, maximum over 1-Lipschitz witnesses",
-    of_positive=True,
-    omnibus=False,
+SMCE_POSITIVE = SMCE.for_positive(
+    "probability of the positive class, maximum over 1-Lipschitz witnesses"
 )

@@ -70,6 +70,12 @@ ScoreKind = Literal["logits", "probs", "toplabel", "score"]
 LARGEST_SCORE = 1e35
 
 
+# The fields that hold an entry a row.
+OF_ROWS = (
+    *("scores", "known_labels", "predicted", "features", "weights", "clusters", "label_index"),
+)
+
+
 def log_of(probs: Array, floor: float = SMALLEST_PROBABILITY) -> Array:
     """Return logarithms of (N, K) probabilities, those below a floor raised to it."""
     xp = namespace(probs)

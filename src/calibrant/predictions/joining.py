@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import Array, is_numpy, namespace, to_numpy
 from calibrant.core.errors import PredictionsError
 from calibrant.core.text import counted
-from calibrant.predictions.constructors import RowTable
+from calibrant.predictions.constructors import OF_ROWS, RowTable
 from calibrant.predictions.grids import Grid
 from calibrant.predictions.names import listed
 
@@ -52,13 +52,8 @@ def joined(parts: Sequence[Part], source: str | None = None) -> Part:
     names = next((part.class_names for part in parts if part.class_names is not None), None)
     return replace(
         first,
-        scores=together("scores"),
-        known_labels=together("known_labels"),
-        predicted=together("predicted"),
-        features=together("features"),
-        weights=together("weights"),
+        **{name: together(name) for name in OF_ROWS if name != "clusters"},
         clusters=_clusters(parts),
-        label_index=together("label_index"),
         grid=_grid([part.grid for part in parts]),
         head=same("head", _same_head),
         reference=same("reference", _same_array),

@@ -34,7 +34,13 @@ from calibrant.core.checks import check_scores
 from calibrant.core.errors import PredictionsError
 from calibrant.core.result import facts_html
 from calibrant.core.weights import check_weights, codes_of, normalised
-from calibrant.predictions.constructors import SMALLEST_PROBABILITY, RowTable, ScoreKind, log_of
+from calibrant.predictions.constructors import (
+    OF_ROWS,
+    SMALLEST_PROBABILITY,
+    RowTable,
+    ScoreKind,
+    log_of,
+)
 from calibrant.predictions.joining import joined
 from calibrant.predictions.rows import RowSummary, margins_of, softmax, summarize
 from calibrant.predictions.temperature import TemperatureFit, fit_temperature
@@ -343,13 +349,7 @@ class Predictions(RowTable):
 
         return replace(
             self,
-            scores=rows(self.scores),
-            known_labels=rows(self.known_labels),
-            predicted=rows(self.predicted),
-            features=rows(self.features),
-            weights=rows(self.weights),
-            clusters=rows(self.clusters),
-            label_index=rows(self.label_index),
+            **{name: rows(getattr(self, name)) for name in OF_ROWS},
             grid=None,
             row_numbers=self._numbers_of(chosen),
         )

@@ -47,6 +47,10 @@ from calibrant.predictions.curves import (
 DENSE_CLASSES = 128
 
 
+# The arrays of a summary that hold a number a row, besides weights.
+OF_ROWS = ("top", "margin", "label_gap", "mean_gap", "unmasked", "predicted", "labels")
+
+
 @dataclass(frozen=True, eq=False)
 class RowSummary:
     """N rows of logits with their labels, reduced to what temperature-like maps depend on.
@@ -115,18 +119,9 @@ class RowSummary:
 
     def take(self, index: NDArray[Any] | slice) -> RowSummary:
         """Return the summary of the rows in `index`; a slice copies nothing of NumPy arrays."""
-        return RowSummary(
-            self.curve.take(index),
-            self.top[index],
-            self.margin[index],
-            self.label_gap[index],
-            self.mean_gap[index],
-            self.unmasked[index],
-            self.predicted[index],
-            self.labels[index],
-            self.n_classes,
-            None if self.weights is None else self.weights[index],
-        )
+        own = {name: getattr(self, name)[index] for name in OF_ROWS}
+        weights = None if self.weights is None else self.weights[index]
+        return RowSummary(self.curve.take(index), n_classes=self.n_classes, weights=weights, **own)
 
     @classmethod
     def concatenate(cls, parts: Sequence[RowSummary]) -> RowSummary:
@@ -145,18 +140,10 @@ class RowSummary:
         weights = [part.weights for part in parts if part.weights is not None]
         if 0 < len(weights) < len(parts):
             raise InputError("summaries with weights can't be joined with ones that have none")
-        return cls(
-            type(head.curve).concatenate([part.curve for part in parts]),
-            np.concatenate([part.top for part in parts]),
-            np.concatenate([part.margin for part in parts]),
-            np.concatenate([part.label_gap for part in parts]),
-            np.concatenate([part.mean_gap for part in parts]),
-            np.concatenate([part.unmasked for part in parts]),
-            np.concatenate([part.predicted for part in parts]),
-            np.concatenate([part.labels for part in parts]),
-            head.n_classes,
-            np.concatenate(weights) if weights else None,
-        )
+        own = {name: np.concatenate([getattr(p, name) for p in parts]) for name in OF_ROWS}
+        curve = type(head.curve).concatenate([part.curve for part in parts])
+        every = np.concatenate(weights) if weights else None
+        return cls(curve, n_classes=head.n_classes, weights=every, **own)
 
 
 def summarize(

@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any, TypeVar, cast
 
 from calibrant.core.errors import PlugInWarning
+from calibrant.core.text import reason_of
 
 T = TypeVar("T")
 
@@ -54,8 +55,8 @@ def _loaded(
         # Somebody else's code may fail in any way, and must not stop ours.
         except Exception as reason:
             origin = f" of package '{point.dist.name}'" if point.dist else ""
-            text = str(reason).partition("\n")[0] or type(reason).__name__
-            message = f"left out plug-in '{point.name}'{origin} ({point.value}): {text}"
+            told = f"left out plug-in '{point.name}'{origin} ({point.value})"
+            message = f"{told}: {reason_of(reason)}"
             warnings.warn(PlugInWarning(message), stacklevel=3)
     return found
 

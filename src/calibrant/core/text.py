@@ -59,6 +59,16 @@ def names_in(names: str | Sequence[object]) -> list[str]:
     return [str(part).strip() for part in parts if str(part).strip()]
 
 
+def reason_of(error: BaseException, most: int | None = None) -> str:
+    """Return the first line of what an exception says, or its type where it says nothing."""
+    return str(error).strip().partition("\n")[0][:most] or type(error).__name__
+
+
+def first_few(words: Sequence[str], most: int = 5) -> str:
+    """Return "a, b, ..." of more than `most` words."""
+    return ", ".join(words[:most]) + (", ..." if len(words) > most else "")
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, in the plural unless it is one."""
     return f"{number} {noun}" + ("" if number == 1 else "s")

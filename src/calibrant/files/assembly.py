@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import Array, namespace, row_sums
 from calibrant.core.checks import ROW_SUM_TOLERANCE, row_number
 from calibrant.core.errors import PredictionsError
+from calibrant.core.text import first_few
 from calibrant.core.weights import MOST_WEIGHT, check_each_weight
 from calibrant.files.formats.base import (
     CLASS_NAMES,
@@ -29,7 +30,7 @@ from calibrant.files.schema import ONE_SCORE, TOP_ONLY, WEIGHT, ColumnMap
 from calibrant.predictions.binary import labels_of_columns
 from calibrant.predictions.grids import unnamed
 from calibrant.predictions.implausible_scores import FEW
-from calibrant.predictions.names import LISTED, are_words, of_one_hot
+from calibrant.predictions.names import are_words, of_one_hot
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rounding import allowed_by_rounding, divided_by_sums
 
@@ -263,7 +264,7 @@ class Assembler:
                 if odd:
                     raise PredictionsError(
                         f"{self.where}: '{map.fields[role][0]}' holds {odd[0]}, which is none of "
-                        f"the classes {', '.join(told[:LISTED])} in --classes (classes=)"
+                        f"the classes {first_few(told)} in --classes (classes=)"
                     )
                 return np.array([places[value] for value in found.tolist()], dtype=np.int64)[at]
             if not map.numbered and not map.binary:

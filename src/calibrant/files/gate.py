@@ -28,6 +28,7 @@ from calibrant.core.errors import (
     MissingDependencyError,
     PredictionsError,
 )
+from calibrant.core.text import reason_of
 
 # The best that deflate can do: 258 bytes for two bits, or a little less.
 HIGHEST_COMPRESSION = 1032
@@ -169,9 +170,8 @@ def readable(what: str, source: str) -> Generator[None]:
         ) from failure
     # A damaged file makes the decoder that meets it raise almost anything.
     except Exception as failure:
-        reason = str(failure).strip().partition("\n")[0][:SHOWN_CHARACTERS]
-        name = type(failure).__name__
-        raise PredictionsError(f"{source}: can't read {what}: {reason or name}") from failure
+        reason = reason_of(failure, SHOWN_CHARACTERS)
+        raise PredictionsError(f"{source}: can't read {what}: {reason}") from failure
 
 
 def load_json(text: str | bytes, source: str, what: str = "the JSON") -> Any:

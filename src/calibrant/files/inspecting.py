@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.errors import PROPOSED, CalibrantError, PredictionsError
-from calibrant.core.text import counted, format_table, wrap
+from calibrant.core.text import counted, first_few, format_table, wrap
 from calibrant.files.atomic import StrPath
 from calibrant.files.formats import open_rows
 from calibrant.files.formats.base import RowReader
@@ -126,8 +126,7 @@ class Inspection:
             text += f" and {counted(count, 'label')}"
         names = rows.class_names if rows.label_names is None else rows.label_names
         if names is not None:
-            shown = ", ".join(names[:SHOWN_NAMES])
-            text += f" ({shown}{', ...' if len(names) > SHOWN_NAMES else ''})"
+            text += f" ({first_few(names, SHOWN_NAMES)})"
         text += ", with labels" if rows.known_labels is not None else ", without labels"
         more = [
             f"features of width {rows.features.shape[1]}" if rows.features is not None else "",

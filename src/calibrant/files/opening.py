@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
 from calibrant.core.errors import CalibrantError, InputError, PredictionsError
+from calibrant.core.text import reason_of
 from calibrant.files.atomic import replacing
 from calibrant.files.gate import check_regular, load_json, optional
 
@@ -63,13 +64,6 @@ def stem_of(where: str) -> str:
     return Path(name_of(where)).stem
 
 
-def _system(where: str) -> tuple[Any, str]:
-    """Return the file system of a URL, and what the URL is called there."""
-    core = optional("fsspec.core", "fsspec", "remote")
-    with asked(where):
-        return cast(tuple[Any, str], core.url_to_fs(where))
-
-
 @contextmanager
 def asked(where: str) -> Generator[None]:
     """Turn what a file system raises in the body into one sentence."""
@@ -81,8 +75,16 @@ def asked(where: str) -> Generator[None]:
         raise PredictionsError(f"{where}: there is no such file") from None
     # Each of the many systems fails in its own way.
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0][:300] or type(error).__name__
-        raise PredictionsError(f"{where}: can't be reached: {reason}") from error
+        fault = f"{where}: can't be reached: {reason_of(error, 300)}"
+        raise PredictionsError(fault) from error
+
+
+@contextmanager
+def _system(where: str) -> Generator[tuple[Any, str]]:
+    """Yield the file system of a URL, and what the URL is called there; see `asked`."""
+    core = optional("fsspec.core", "fsspec", "remote")
+    with asked(where):
+        yield core.url_to_fs(where)
 
 
 def open_binary(where: str) -> BinaryIO:
@@ -96,8 +98,7 @@ def open_binary(where: str) -> BinaryIO:
         check_regular(Path(where), where)
         with asked(where):
             return Path(where).open("rb")
-    system, path = _system(where)
-    with asked(where):
+    with _system(where) as (system, path):
         return cast(BinaryIO, system.open(path, "rb"))
 
 
@@ -105,8 +106,7 @@ def is_file(where: str) -> bool:
     """Return whether a file is there."""
     if not is_url(where):
         return os.path.isfile(where)
-    system, path = _system(where)
-    with asked(where):
+    with _system(where) as (system, path):
         return bool(system.isfile(path))
 
 
@@ -114,8 +114,7 @@ def is_folder(where: str) -> bool:
     """Return whether a folder is there."""
     if not is_url(where):
         return os.path.isdir(where)
-    system, path = _system(where)
-    with asked(where):
+    with _system(where) as (system, path):
         return bool(system.isdir(path))
 
 
@@ -127,8 +126,7 @@ def size_of(where: str) -> float:
                 with os.scandir(where) as entries:
                     return sum(entry.stat().st_size for entry in entries if entry.is_file())
             return os.stat(where).st_size
-    system, path = _system(where)
-    with asked(where):
+    with _system(where) as (system, path):
         known = cast(dict[str, Any], system.info(path)).get("size")
     return float("inf") if known is None else float(known)
 
@@ -138,8 +136,7 @@ def changed_at(where: str) -> str:
     if not is_url(where):
         with asked(where):
             return str(os.stat(where).st_mtime_ns)
-    system, path = _system(where)
-    with asked(where):
+    with _system(where) as (system, path):
         known = cast(dict[str, Any], system.info(path))
     return str(next((known[key] for key in _VERSIONS if known.get(key) is not None), ""))
 
@@ -149,8 +146,7 @@ def remove(where: str) -> None:
     if not is_file(where):
         return
     if is_url(where):
-        system, path = _system(where)
-        with asked(where):
+        with _system(where) as (system, path):
             system.rm(path)
     else:
         os.remove(where)
@@ -161,8 +157,7 @@ def entries(folder: str) -> list[str]:
     if not is_url(folder):
         with asked(folder):
             return [str(Path(folder) / name) for name in os.listdir(folder)]
-    system, path = _system(folder)
-    with asked(folder):
+    with _system(folder) as (system, path):
         found = cast(list[str], system.ls(path, detail=False))
         names = [one.rstrip("/").rpartition("/")[2] for one in found]
         own = path.rstrip("/").rpartition("/")[2]
@@ -175,8 +170,7 @@ def matching(pattern: str) -> list[str]:
         from glob import glob
 
         return glob(pattern, recursive=True)
-    system, path = _system(pattern)
-    with asked(pattern):
+    with _system(pattern) as (system, path):
         found = cast(list[str], system.glob(path))
         return [cast(str, system.unstrip_protocol(one)) for one in found]
 
@@ -194,8 +188,8 @@ def replacing_anywhere(where: str) -> Generator[BinaryIO]:
         with replacing(where) as temporary, temporary.open("w+b") as file:
             yield file
         return
-    system, path = _system(where)
-    head, _, tail = path.rpartition("/")
+    with _system(where) as (system, path):
+        head, _, tail = path.rpartition("/")
     temporary_path = f"{head}/.calibrant-{os.urandom(8).hex()}-{tail}"
     try:
         with asked(where):
@@ -225,8 +219,7 @@ def make_folder(where: str) -> None:
         except OSError as error:
             raise InputError(f"{where}: can't make this folder ({error.strerror})") from error
         return
-    system, path = _system(where)
-    with asked(where):
+    with _system(where) as (system, path):
         system.makedirs(path, exist_ok=True)
 
 

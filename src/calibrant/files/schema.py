@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Literal
 
 from calibrant.core.errors import PredictionsError
-from calibrant.core.text import names_in
+from calibrant.core.text import first_few, names_in
 from calibrant.files.formats.base import (
     CLASS_NAMES,
     HEAD,
@@ -25,6 +25,7 @@ from calibrant.files.formats.base import (
     REFERENCE,
     RowReader,
 )
+from calibrant.files.formats.numpy_files import LABELS
 from calibrant.files.formats.tables import STEMS
 from calibrant.files.options import ReadOptions, RowKind, ScoresAre
 
@@ -50,7 +51,6 @@ ANY_SCORES = "scores"
 ONE_SCORE = ("prob", "logit")
 # One number a row, about the predicted class: a confidence, or any score.
 TOP_ONLY = ("toplabel", "score")
-LABELS = ("labels", "label", "true_label")
 PREDICTED = ("pred_label", "predicted")
 CORRECT = "correct"
 WEIGHT = "weight"
@@ -578,7 +578,4 @@ def _check_numbers(numbers: list[int], stem: str, where: str) -> None:
 
 
 def _listing(names: Collection[str]) -> str:
-    if not names:
-        return "found nothing"
-    shown = [repr(name) for name in list(names)[:LISTED]]
-    return "found " + ", ".join(shown) + (", ..." if len(names) > LISTED else "")
+    return f"found {first_few([*map(repr, names)], LISTED) or 'nothing'}"

@@ -20,6 +20,7 @@ from calibrant.core.arguments import check_arguments
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import CalibratorFileError
 from calibrant.core.fit_report import FitReport
+from calibrant.core.text import reason_of
 from calibrant.files.atomic import StrPath
 from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import Calibrator
@@ -277,7 +278,7 @@ def _try_out(calibrator: Calibrator, source: str) -> None:
         reason = fault_of(calibrator)
     # Arrays that don't fit one another may fail in any way.
     except Exception as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
+        reason = reason_of(error)
     if reason is not None:
         raise CalibratorFileError(f"{_unfit(calibrator, calibrator.n_classes_, source)} ({reason})")
 

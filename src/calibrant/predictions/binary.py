@@ -21,13 +21,12 @@ from calibrant.core.errors import (
     PredictionsError,
     warn_caller,
 )
+from calibrant.core.text import first_few
 from calibrant.predictions.names import of_signs
 
 BinaryKind = Literal["prob", "logit"]
 BINARY_KINDS: tuple[BinaryKind, ...] = ("prob", "logit")
 ClassNames = tuple[str, ...]
-# A message lists no more labels than this.
-LISTED = 5
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
 
 # What to do with what was taken for one probability a row.
@@ -154,7 +153,7 @@ def binary_labels(
     found = sorted(set(words))
     said = names[1] if positive is None and names is not None else _word(positive)
     others = [name for name in found if name != said]
-    listed = ", ".join(map(repr, found[:LISTED])) + (", ..." if len(found) > LISTED else "")
+    listed = first_few([*map(repr, found)])
     if names is None and said not in found:
         raise PredictionsError(
             f"{source}: no row is labelled {said!r}, which is to be the positive class; there are "
@@ -221,11 +220,10 @@ def _zeros_and_ones(values: NDArray[Any], source: str) -> IntArray:
             return (words == "true").astype(np.int64)
     values = of_signs(values, source)
     if values.dtype.kind in "US" or values.dtype.kind == "O":
-        some = sorted({_word(value) for value in values.tolist()})
-        listed = ", ".join(map(repr, some[:LISTED])) + (", ..." if len(some) > LISTED else "")
+        some = [repr(word) for word in sorted({_word(value) for value in values.tolist()})]
         raise PredictionsError(
-            f"{source}: labels are names ({listed}); say which of them is the positive class "
-            "(positive=..., on the command line --positive NAME)"
+            f"{source}: labels are names ({first_few(some)}); say which of them is the positive "
+            "class (positive=..., on the command line --positive NAME)"
         )
     if values.dtype.kind in "iu" or values.dtype.kind == "f":
         bad = (values != 0) & (values != 1)

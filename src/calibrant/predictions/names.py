@@ -17,12 +17,11 @@ from calibrant.core.errors import (
     PredictionsError,
     warn_caller,
 )
+from calibrant.core.text import first_few
 
 ClassNames = tuple[str, ...]
 # What a column of scores may be called beside the class, as in "logit_3" and "prob_cat".
 PREFIX = re.compile(r"(logits?|probs?)_(?=.)")
-# A message lists no more names than this.
-LISTED = 5
 # Of fewer rows all predictions may well be wrong.
 ROWS_TO_SHARE_A_NAME = 20
 
@@ -212,5 +211,4 @@ def _warn_of_no_common_names(said: NDArray[Any], true: NDArray[Any], source: str
 
 def listed(names: Sequence[Any]) -> str:
     """Return the first of some names for a message."""
-    shown = ", ".join(f"'{name}'" for name in list(names)[:LISTED])
-    return shown + (", ..." if len(names) > LISTED else "")
+    return first_few([f"'{name}'" for name in names])

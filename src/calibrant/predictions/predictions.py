@@ -33,6 +33,7 @@ from calibrant.core.arrays import (
 from calibrant.core.checks import check_scores
 from calibrant.core.errors import PredictionsError
 from calibrant.core.result import facts_html
+from calibrant.core.text import first_few
 from calibrant.core.weights import check_weights, codes_of, normalised
 from calibrant.predictions.constructors import (
     OF_ROWS,
@@ -129,7 +130,7 @@ class Predictions(RowTable):
             "rows": str(self.n),
             "scores": self.form,
             "classes": "" if self.n_classes is None else str(self.n_classes),
-            "class names": f"{', '.join(names[:10])}{', ...' if len(names) > 10 else ''}",
+            "class names": first_few(names, 10),
             "labels": "unknown" if self.known_labels is None else "known",
             "features": "" if self.features is None else str(self.features.shape[1]),
             "weights": "" if self.weights is None else "one a row",

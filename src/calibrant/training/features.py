@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from calibrant.core.errors import CalibrantError, InputError, TrainingWarning, warn_caller
+from calibrant.core.text import reason_of
 from calibrant.training.losses.base import CalibrationLoss
 
 LABELS = ("labels", "label")
@@ -113,7 +114,7 @@ def answered(network: nn.Module, inputs: Any) -> Tensor:
         raise
     # What a network doesn't take shows in whichever layer meets it first.
     except (TypeError, ValueError, RuntimeError, LookupError, AttributeError) as error:
-        reason = str(error).strip().partition("\n")[0][:_SHOWN] or type(error).__name__
+        reason = reason_of(error, _SHOWN)
         raise InputError(
             f"the network fails on {_described(inputs)} ({reason}){_other_type(network, inputs)}"
         ) from error

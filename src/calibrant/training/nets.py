@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from calibrant.core.arguments import named
 from calibrant.core.errors import InputError
 from calibrant.core.plug_ins import WithPlugIns
+from calibrant.core.text import reason_of
 from calibrant.training.features import TappedNetwork
 
 
@@ -413,10 +414,9 @@ def own_network(name: str, n_classes: int) -> nn.Module:
         network = attrgetter(function)(import_module(place))(n_classes)
     # Whatever a module of one's own raises.
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise InputError(
-            f"{name}: can't make a network by this function ({type(error).__name__}: {reason}); "
-            "give it as module:function, which takes the number of classes"
+            f"{name}: can't make a network by this function ({type(error).__name__}: "
+            f"{reason_of(error)}); give it as module:function, which takes the number of classes"
         ) from error
     finally:
         sys.path.remove(here)

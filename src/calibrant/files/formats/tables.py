@@ -480,15 +480,11 @@ class _TableWriter(RowWriter):
         if not self.lists:
             return arrow.table(split(arrays, self.where))
         _refuse_deep(arrays, self.where)
-        columns: dict[str, Any] = {}
-        for key, array in arrays.items():
-            if key in OF_THE_NETWORK:
-                continue
-            if array.ndim == 1:
-                columns["label" if key == "labels" else key] = arrow.array(array)
-            else:
-                flat = arrow.array(np.ascontiguousarray(array).ravel())
-                columns[key] = arrow.FixedSizeListArray.from_arrays(flat, array.shape[1])
+        columns = {
+            "label" if key == "labels" and array.ndim == 1 else key: _arrow(array)
+            for key, array in arrays.items()
+            if key not in OF_THE_NETWORK
+        }
         return arrow.table(columns).replace_schema_metadata(self._noted())
 
     def _noted(self) -> dict[str, str] | None:

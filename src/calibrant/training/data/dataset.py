@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import InputError, TrainingWarning, warn_caller
+from calibrant.core.text import first_few
 from calibrant.files.atomic import StrPath
 from calibrant.training.data.columns import ARROW, PARQUET
 from calibrant.training.data.folders import AIRCRAFT, CLASS_FOLDERS, CUB
@@ -69,10 +70,9 @@ class DataSet:
         rows = np.bincount(self.train.labels.numpy(), minlength=self.n_classes)
         empty = [str(label) for label in np.flatnonzero(rows == 0)]
         if empty:
-            shown = ", ".join(empty[:5]) + ", ..." * (len(empty) > 5)
             warn_caller(
                 TrainingWarning(
-                    f"{self.source}: no training row is of class {shown}, among "
+                    f"{self.source}: no training row is of class {first_few(empty)}, among "
                     f"{self.n_classes} classes numbered from 0"
                 )
             )
@@ -129,8 +129,8 @@ def _unknown_layout(path: Path) -> InputError:
             f"{no_layout}, but a single split; give the folder above if that has train and test, "
             "or save both, as dataset.train_test_split(0.2).save_to_disk(...) does"
         )
-    shown = ", ".join(held[:5]) + ", ..." * (len(held) > 5)
-    return InputError(f"{no_layout}; it holds {shown or 'nothing'}, where there should be {KNOWN}")
+    shown = first_few(held) or "nothing"
+    return InputError(f"{no_layout}; it holds {shown}, where there should be {KNOWN}")
 
 
 def _data_set(

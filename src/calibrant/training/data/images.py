@@ -16,6 +16,7 @@ from torch import Tensor
 
 from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError, MissingDependencyError
+from calibrant.core.text import reason_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -224,8 +225,8 @@ def open_image(content: bytes, source: str) -> Image:
     # Each of Pillow's decoders meets damage in its own way: ValueError, SyntaxError, struct.error,
     # and an error without a base class for an image that is too large.
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise InputError(f"{source}: holds no image that can be decoded ({reason})") from error
+        fault = f"{source}: holds no image that can be decoded ({reason_of(error)})"
+        raise InputError(fault) from error
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.errors import InputError
-from calibrant.core.text import strict_json
+from calibrant.core.text import reason_of, strict_json
 from calibrant.files.atomic import replacing
 from calibrant.files.opening import make_folder
 from calibrant.training.data.images import Normalisation
@@ -102,8 +102,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     # A damaged file makes the decoder raise almost anything.
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise InputError(f"{path}: can't be read as a checkpoint ({reason})") from error
+        fault = f"{path}: can't be read as a checkpoint ({reason_of(error)})"
+        raise InputError(fault) from error
     kept = cast(dict[str, Any], content if isinstance(content, dict) else {})
     if type(kept.get("format")) is not int or kept["format"] != FORMAT:
         raise InputError(f"{path}: is no checkpoint of a run, or of another version")

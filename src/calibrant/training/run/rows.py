@@ -16,6 +16,7 @@ from torch.utils.data import default_collate as collate_rows  # pyright: ignore[
 
 from calibrant.core.arrays import places_in_runs
 from calibrant.core.errors import CalibrantError, InputError
+from calibrant.core.text import reason_of
 from calibrant.training.data.dataset import DataSet
 from calibrant.training.data.images import Images, Normalisation, tensor
 from calibrant.training.features import LABELS, PAIR, class_numbers, kind_of, parted, tensors_of
@@ -120,10 +121,9 @@ class Examples:
             raise
         # A collate function raises errors of its own about rows that it can't take.
         except Exception as error:
-            reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
             raise InputError(
-                f"the rows can't be put into one batch ({reason}); give a DataLoader whose "
-                "collate_fn does"
+                f"the rows can't be put into one batch ({reason_of(error, 200)}); give a "
+                "DataLoader whose collate_fn does"
             ) from error
         return parted(batch)
 

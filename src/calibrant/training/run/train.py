@@ -20,6 +20,7 @@ from calibrant.core.errors import (
     TrainingWarning,
     warn_caller,
 )
+from calibrant.core.text import reason_of
 from calibrant.files import write_predictions
 from calibrant.files.atomic import StrPath
 from calibrant.predictions.predictions import Predictions
@@ -199,8 +200,8 @@ def _fabric(settings: RunSettings, devices: int, accelerator: str) -> Any:
             )
     # Each kind of device says in its own way that it isn't there.
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise InputError(f"can't train on {devices} x '{accelerator}': {reason}") from error
+        fault = f"can't train on {devices} x '{accelerator}': {reason_of(error)}"
+        raise InputError(fault) from error
 
 
 @contextmanager

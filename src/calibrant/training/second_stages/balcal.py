@@ -15,18 +15,16 @@ from calibrant.core.errors import InputError
 from calibrant.training.second_stages.heads import NORM_MOMENTUM, BalancedHead, Rescale
 from calibrant.training.second_stages.learning import (
     ModuleLearner,
-    check_finite,
     train,
 )
 from calibrant.training.second_stages.measured import Progress, silent
 from calibrant.training.second_stages.sources import (
     FeatureRows,
     FeatureScaling,
-    FeatureSource,
     LoaderInputs,
     random_state_kept,
 )
-from calibrant.training.second_stages.stage import SecondStage
+from calibrant.training.second_stages.stage import Given, SecondStage
 from calibrant.training.second_stages.two_stage import initialise, make_optimizer
 
 BALANCE_TOLERANCE = 1e-4
@@ -166,26 +164,19 @@ class BalCAL(SecondStage):
         parts = (part for part in self.head_.modules() if isinstance(part, BalancedHead))
         return float(next(parts).balance)
 
-    def _fit(
-        self,
-        source: FeatureSource,
-        validation: FeatureRows | None,
-        reference: Tensor | None,
-        progress: Progress,
-    ) -> None:
+    def _fit(self, given: Given) -> None:
+        source = given.source
         scaling = self._scaling(source, source.width**0.5)
         head = self._new_head(source.width, source.n_classes, 1)
         device, dtype = source.place
         head.to(device=device, dtype=dtype)
         optimizer = make_optimizer(self.optimizer, head, self.learning_rate)
         learner = _BalancedLearner(
-            head, head, optimizer, self.delta, self.accuracy, scaling, validation
+            head, head, optimizer, self.delta, self.accuracy, scaling, given.validation
         )
-        train(source, [learner], self.epochs, self.batch_size, progress)
+        train(source, [learner], self.epochs, self.batch_size, given.progress)
         rescale = Rescale(scaling.mean.to(device, dtype), scaling.factor)
-        self.head_ = nn.Sequential(rescale, learner.finish()).eval()
-        check_finite(self.head_)
-        self.history_ = learner.history
+        self._keep(nn.Sequential(rescale, learner.finish()).eval(), learner.history)
 
     def train_with_backbone(
         self,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from calibrant.core.errors import CalibratorFileError, InputError
+from calibrant.core.text import reason_of
 from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
 from calibrant.training.second_stages.sources import (
@@ -214,10 +215,8 @@ def load_head(path: StrPath) -> nn.Module:
             raise ValueError("it gives a row of zeros no finite logits")
     # A header that was tampered with may fail in any way.
     except Exception as error:
-        reason = str(error).partition("\n")[0]
-        raise CalibratorFileError(
-            f"{source}: the header doesn't fit the parameters ({reason})"
-        ) from error
+        fault = f"{source}: the header doesn't fit the parameters ({reason_of(error)})"
+        raise CalibratorFileError(fault) from error
     return head
 
 

@@ -28,7 +28,6 @@ from calibrant.training.second_stages.masked import (
 from calibrant.training.second_stages.measured import (
     EpochRecord,
     Held,
-    Progress,
     logits_of,
     measure_logits,
 )
@@ -41,7 +40,7 @@ from calibrant.training.second_stages.sources import (
     FeatureScaling,
     FeatureSource,
 )
-from calibrant.training.second_stages.stage import HELD_OUT_SHARE
+from calibrant.training.second_stages.stage import HELD_OUT_SHARE, Given
 
 # Candidates as factors on training accuracy, the same for every network. Denser towards 1, where
 # networks that generalise well have their kappa.
@@ -349,13 +348,8 @@ class MaCCal(HeadRetraining):
     plain_: Candidate | None = field(init=False, repr=False)
     plain_chosen_: bool = field(init=False, repr=False)
 
-    def _fit(
-        self,
-        source: FeatureSource,
-        validation: FeatureRows | None,
-        reference: Tensor | None,
-        progress: Progress,
-    ) -> None:
+    def _fit(self, given: Given) -> None:
+        source, validation, reference, progress = given
         factors, relative = self._candidates()
         if len(factors) > 1 and validation is None:
             source, validation = self._hold_out(source)

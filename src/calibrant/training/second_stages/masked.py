@@ -20,8 +20,8 @@ from torch.nn import functional
 from calibrant.core.arguments import argument, within
 from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import InputError
-from calibrant.training.second_stages.learning import Tally, check_finite, train
-from calibrant.training.second_stages.measured import EpochRecord, Held, Progress, measure_logits
+from calibrant.training.second_stages.learning import Tally, train
+from calibrant.training.second_stages.measured import EpochRecord, Held, measure_logits
 from calibrant.training.second_stages.sources import (
     INITIAL_WEIGHTS,
     LINEAR_LENGTH,
@@ -34,7 +34,7 @@ from calibrant.training.second_stages.sources import (
     random_state_kept,
     tensor_of,
 )
-from calibrant.training.second_stages.stage import Schedule, SecondStage, rate_at
+from calibrant.training.second_stages.stage import Given, Schedule, SecondStage, rate_at
 
 MaskMode = Literal["zeroing", "last_mask", "expected", "full"]
 MaskedMomentum = Literal["dropped", "kept"]
@@ -304,19 +304,11 @@ class HeadRetraining(SecondStage):
         heads = MaskedHeads(widths, 1, self.seed, descent, *source.place)
         return MaskedLearner(heads, scaling, np.ones(1), self._rate, unchanged, remeasure)
 
-    def _fit(
-        self,
-        source: FeatureSource,
-        validation: FeatureRows | None,
-        reference: Tensor | None,
-        progress: Progress,
-    ) -> None:
-        scaling = self._scaling(source, LINEAR_LENGTH)
-        learner = self._plain_learner(source, scaling)
-        train(source, [learner], self.epochs, self.batch_size, progress)
-        self.head_ = folded(learner, 0)
-        check_finite(self.head_)
-        self.history_ = learner.history(0)
+    def _fit(self, given: Given) -> None:
+        source = given.source
+        learner = self._plain_learner(source, self._scaling(source, LINEAR_LENGTH))
+        train(source, [learner], self.epochs, self.batch_size, given.progress)
+        self._keep(folded(learner, 0), learner.history(0))
 
 
 def folded(learner: MaskedLearner, head: int) -> nn.Sequential:

@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from calibrant.files.atomic import StrPath
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
 from calibrant.training.second_stages.heads import FORMAT, write_head
+from calibrant.training.second_stages.learning import check_finite
 from calibrant.training.second_stages.measured import (
     BesideTemperature,
     EpochRecord,
@@ -45,6 +46,18 @@ BESIDE_RESAMPLES = 200
 # Of the training rows, held out where there are no others.
 HELD_OUT_SHARE = 0.1
 Schedule = Literal["constant", "cosine"]
+
+
+class Given(NamedTuple):
+    """What a second stage is fitted to: training rows, rows held out, and whom to tell.
+
+    `reference` are the logits of the network's own head for the rows held out.
+    """
+
+    source: FeatureSource
+    validation: FeatureRows | None
+    reference: Tensor | None
+    progress: Progress
 
 
 @dataclass(eq=False)
@@ -121,11 +134,7 @@ class SecondStage(ABC):
         reference = None
         if reference_logits is not None:
             reference = _checked_reference(reference_logits, held_out)
-        self._begin(rows.n_classes)
-        with torch.enable_grad():  # whoever computes features may have turned it off
-            self._fit(rows, held_out, reference, progress or silent)
-        self._set_beside(held_out, reference)
-        return self
+        return self._learn(Given(rows, held_out, reference, progress or silent))
 
     def fit_network(
         self,
@@ -165,10 +174,13 @@ class SecondStage(ABC):
         if validation is not None:
             validating = NetworkFeatures(network, validation, source.name)
             held_out, reference = validating.cached(self.seed)
-        self._begin(source.n_classes)
+        return self._learn(Given(source, held_out, reference, progress or silent))
+
+    def _learn(self, given: Given) -> Self:
+        self._begin(given.source.n_classes)
         with torch.enable_grad():  # whoever computes features may have turned it off
-            self._fit(source, held_out, reference, progress or silent)
-        self._set_beside(held_out, reference)
+            self._fit(given)
+        self._set_beside(given.validation, given.reference)
         return self
 
     def _begin(self, n_classes: int) -> None:
@@ -190,14 +202,13 @@ class SecondStage(ABC):
         )
 
     @abstractmethod
-    def _fit(
-        self,
-        source: FeatureSource,
-        validation: FeatureRows | None,
-        reference: Tensor | None,
-        progress: Progress,
-    ) -> None:
+    def _fit(self, given: Given) -> None:
         """Set `head_` and `history_`."""
+
+    def _keep(self, head: nn.Module, history: list[EpochRecord]) -> None:
+        """Keep a head, unless training drove it to infinity, and how it came about."""
+        check_finite(head)
+        self.head_, self.history_ = head, history
 
     def _scaling(self, source: FeatureSource, length: float) -> FeatureScaling:
         """Return a scaling to rows of this length, or to rows as they are if so asked."""

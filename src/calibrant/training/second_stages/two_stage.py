@@ -10,26 +10,22 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from calibrant.core.arguments import argument
-from calibrant.core.errors import InputError
 from calibrant.training.second_stages.heads import (
     VariationalHead,
     divergence_from_standard_normal,
 )
 from calibrant.training.second_stages.learning import (
     ModuleLearner,
-    check_finite,
     train,
 )
-from calibrant.training.second_stages.measured import Progress
 from calibrant.training.second_stages.sources import (
     INITIAL_WEIGHTS,
     NOISE,
-    FeatureRows,
     FeatureSource,
     generator_for,
     random_state_kept,
 )
-from calibrant.training.second_stages.stage import SecondStage
+from calibrant.training.second_stages.stage import Given, SecondStage
 
 
 def initialise(module: nn.Module, seed: int) -> None:
@@ -83,13 +79,8 @@ class TwoStageTraining(SecondStage):
     def _first_layers(self, module: nn.Module) -> list[nn.Linear]:
         return [cast(Any, module)[0]]
 
-    def _fit(
-        self,
-        source: FeatureSource,
-        validation: FeatureRows | None,
-        reference: Tensor | None,
-        progress: Progress,
-    ) -> None:
+    def _fit(self, given: Given) -> None:
+        source = given.source
         # Features of unit variance, as Adam's rate was chosen for.
         scaling = self._scaling(source, source.width**0.5)
         with random_state_kept():
@@ -102,14 +93,13 @@ class TwoStageTraining(SecondStage):
             make_optimizer(self.optimizer, module, self.learning_rate),
             lambda features, labels: self._loss(module, features, labels),
             scaling,
-            validation,
+            given.validation,
         )
-        train(source, [learner], self.epochs, self.batch_size, progress)
-        self.head_ = learner.finish()
-        for layer in self._first_layers(self.head_):
+        train(source, [learner], self.epochs, self.batch_size, given.progress)
+        head = learner.finish()
+        for layer in self._first_layers(head):
             scaling.fold_into(layer)
-        check_finite(self.head_)
-        self.history_ = learner.history
+        self._keep(head, learner.history)
         if learner.best_epoch is not None:
             self.notes_.append(f"kept epoch {learner.best_epoch}, the best held-out likelihood")
 
@@ -152,12 +142,10 @@ class VariationalTwoStageTraining(TwoStageTraining):
         return [cast(Any, part)[0] for part in (module.mean, module.spread)]
 
 
-def make_optimizer(name: str, module: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+def make_optimizer(
+    name: Literal["adam", "sgd"], module: nn.Module, learning_rate: float
+) -> torch.optim.Optimizer:
     """Return Adam, or SGD with momentum 0.9 and decay 5e-4, for all parameters of a module."""
     if name == "adam":
         return torch.optim.Adam(module.parameters(), lr=learning_rate)
-    if name == "sgd":
-        return torch.optim.SGD(
-            module.parameters(), lr=learning_rate, momentum=0.9, weight_decay=5e-4
-        )
-    raise InputError(f"optimizer must be adam or sgd, not {name!r}")
+    return torch.optim.SGD(module.parameters(), lr=learning_rate, momentum=0.9, weight_decay=5e-4)

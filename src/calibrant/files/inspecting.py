@@ -19,7 +19,7 @@ from calibrant.core.text import counted, first_few, format_table, wrap
 from calibrant.files.atomic import StrPath
 from calibrant.files.formats import open_rows
 from calibrant.files.formats.base import RowReader
-from calibrant.files.formats.hugging_face import is_data_set
+from calibrant.files.formats.tables import is_data_set
 from calibrant.files.gate import check_regular, readable
 from calibrant.files.options import ReadFields, ReadOptions
 from calibrant.files.proposing import ROWS, command, is_one_hot, kind_of_rows

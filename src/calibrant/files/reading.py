@@ -31,9 +31,9 @@ from calibrant.files.assembly import Assembler, array_of, rules_of
 from calibrant.files.atomic import StrPath
 from calibrant.files.formats import FORMATS, format_of, open_rows
 from calibrant.files.formats.base import HEAD, REFERENCE, Columns
-from calibrant.files.formats.hugging_face import is_data_set
 from calibrant.files.formats.logs.reader import LogReader, is_log
 from calibrant.files.formats.numpy_files import npy_stream
+from calibrant.files.formats.tables import is_data_set
 from calibrant.files.formats.text import HeaderlessError
 from calibrant.files.gate import PARTLY, UnpackedError, check_regular, readable
 from calibrant.files.opening import extension_of, is_folder, is_url

@@ -27,15 +27,16 @@ from typing import NamedTuple
 from calibrant.core.errors import PredictionsError
 from calibrant.files.formats.base import RowReader, RowWriter
 from calibrant.files.formats.hdf5 import Hdf5Reader, Hdf5Writer
-from calibrant.files.formats.hugging_face import HuggingFaceReader, is_data_set
 from calibrant.files.formats.json_lines import JsonLinesReader, JsonLinesWriter, JsonReader
 from calibrant.files.formats.logs.reader import LogReader, logs_at
 from calibrant.files.formats.numpy_files import NpyReader, NpyWriter, NpzReader, NpzWriter
 from calibrant.files.formats.tables import (
     ArrowReader,
     ArrowWriter,
+    HuggingFaceReader,
     ParquetReader,
     ParquetWriter,
+    is_data_set,
 )
 from calibrant.files.formats.tensors import SafetensorsReader, SafetensorsWriter, TorchReader
 from calibrant.files.formats.text import CsvReader, CsvWriter

@@ -17,7 +17,7 @@ from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import as_type, below_top, softmax_of_gaps
 from calibrant.posthoc.facts import FEATURES, Facts
 from calibrant.posthoc.features.base import FeatureCalibrator
-from calibrant.posthoc.fitting.row_order import in_own_order
+from calibrant.posthoc.fitting.minimizing import in_own_order
 from calibrant.posthoc.state import learnt
 from calibrant.posthoc.temperature.scaling import fit_ratios
 from calibrant.predictions.predictions import Predictions

@@ -16,7 +16,7 @@ from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import largest_few, softplus, sums, unmasked, zero_where_masked
 from calibrant.posthoc.facts import ROW, Facts
 from calibrant.posthoc.fitting.cross_validation import NO_CLEAR_GAIN, gains_on_temperature
-from calibrant.posthoc.fitting.row_order import in_own_order
+from calibrant.posthoc.fitting.minimizing import in_own_order
 from calibrant.posthoc.state import learnt
 from calibrant.posthoc.temperature.scaling import RowTemperature
 from calibrant.posthoc.temperature.smart.fitting import (

@@ -86,6 +86,7 @@ def argument(
     return field(default=default, metadata={_LIMITS: limits})
 
 
+# Parameters: each is a limit, as `argument` has them.
 def within(
     name: str,
     value: Any,

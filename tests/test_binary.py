@@ -41,7 +41,7 @@ from calibrant.metrics import (
     smooth_ece,
     underconfidence_error,
 )
-from calibrant.metrics.registry import POSITIVE_METRICS
+from calibrant.metrics.registry import BINARY_METRICS, POSITIVE_METRICS
 
 
 def sigmoid(x):
@@ -510,3 +510,13 @@ def test_what_was_fitted_comes_back_from_its_file(tmp_path: Path, rows):
         )
         as_tensors = fitted.predict_proba(torch.as_tensor(rows.logits))
         np.testing.assert_allclose(as_tensors, fitted.predict_proba(rows.logits), atol=1e-12)
+
+
+def test_a_few_metrics_are_printed_unless_others_are_asked_for(rows):
+    found = cb.evaluate(rows, resamples=20)
+    assert {*POSITIVE_METRICS} < {*found.results}
+    assert len(found.as_table().rows) == len(BINARY_METRICS) < len(found.results)
+    assert f"{len(found.results) - len(BINARY_METRICS)} more are measured" in str(found)
+    asked = cb.evaluate(rows, metrics=["smce", "ece_positive"], resamples=20)
+    assert len(asked.as_table().rows) == 2
+    assert "more are measured" not in str(asked)

@@ -52,6 +52,15 @@ def test_sets_of_other_sizes_keep_their_order_and_numbers(tmp_path: Path) -> Non
     assert "<script" not in page
 
 
+def test_long_names_are_drawn_by_what_tells_them_apart(tmp_path: Path) -> None:
+    folder = "predictions of a long experiment/of the"
+    names = [f"{folder} {number}th of October in the year.npz" for number in (4, 5, 16, 17, 18, 19)]
+    found = cb.evaluate(day(300, 1, 0), metrics=["ece"], resamples=20)
+    History(dict.fromkeys(names, found)).to_html(tmp_path / "h.html")
+    page = (tmp_path / "h.html").read_text(encoding="utf-8")
+    assert all(f">…{number}…<" in page for number in (4, 5, 16, 17, 18, 19))
+
+
 def test_one_set_is_no_history() -> None:
     with pytest.raises(cb.InputError, match="at least two"):
         history(day(300, 1, 0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -414,3 +416,11 @@ def test_a_temperature_that_noise_decides_says_so_without_a_warning() -> None:
     rows = Predictions.from_logits(np.zeros((20, 3)), np.zeros(20, dtype=int))
     assert rows.temperature.temperature == 1.0
     assert rows.temperature.notes[0].startswith("NotIdentifiedWarning: the logits are constant")
+
+
+def test_probabilities_near_the_smallest_numbers_are_read_without_numpys_warnings() -> None:
+    small = np.array([1e-300, 3e-310, 0.0, 2.5e-267])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = Predictions.from_probs(np.stack([1 - small, small], axis=1), [0] * 4)
+    assert rows.probs[0, 1] == 1e-300

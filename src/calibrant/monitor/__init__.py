@@ -1,1 +1,1 @@
-"""Notice when the confidence of a deployed model stops being honest, with stated false alarms."""
+"""Notice when the confidences of a model in use become wrong, with stated false alarms."""

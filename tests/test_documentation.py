@@ -163,4 +163,4 @@ def test_every_loss_has_a_page_that_says_when_it_fails() -> None:
     assert "| wrong, confidence 0.60 |" in pages["losses/brier.md"]
     for name in LOSSES:
         (cost,) = re.findall(r"^\| cost \| (.*) \|$", pages[f"losses/{name}.md"], flags=re.M)
-        assert len(re.findall(r"[\d.]+ \(\d+ x \d+\)", cost)) == 3
+        assert len(re.findall(r"[\d.]+ \(\d+ x \d+\)", cost)) == 4

@@ -33,7 +33,7 @@ def drifted() -> cb.Monitor:
 def test_a_monitor_names_its_own_tolerance_level_and_run_length(drifted: cb.Monitor) -> None:
     quiet = cb.Monitor(tolerance=0.03)
     quiet.update([0.5, 0.5], [True, False])
-    assert quiet.findings().headline.endswith("is more than 3 points from its confidence.")
+    assert quiet.findings().headline().endswith("is more than 3 points from its confidence.")
     level, change = (
         drifted.findings().alarm_sentence(drifted.alarms[name]) for name in ("level", "change")
     )

@@ -18,6 +18,7 @@ from calibrant.evaluation.best_set import may_be_best
 from calibrant.evaluation.history import History
 from calibrant.evaluation.uncertainty import paired_difference
 from calibrant.metrics.registry import METRICS, POSITIVE_METRICS
+from calibrant.monitor.planning import plan
 
 VAL, TEST = cb.load_sample("validation"), cb.load_sample("test")
 LONGEST_REPR = 700
@@ -25,6 +26,12 @@ SEVEN = ["ece", "adaece", "mce", "nll", "brier", "top_nll", "accuracy"]
 
 
 SCALING = cb.TemperatureScaling().fit_predictions(VAL)
+
+
+def watched() -> cb.Monitor:
+    monitor = cb.Monitor(window=200)
+    monitor.update(np.full(400, 0.9), np.arange(400) % 2 == 0)
+    return monitor
 
 
 def results() -> dict[str, Any]:
@@ -40,6 +47,8 @@ def results() -> dict[str, Any]:
         "models": cb.compare_models({"a": few, "b": few}, methods="temperature", **options),
         "rows": cb.rows_needed(np.full(100, 0.9), ece=0.05),
         "split": cb.metrics.refinement_split(some.probs, some.labels),
+        "monitor": watched().findings(),
+        "plan": plan(np.linspace(0.6, 0.99, 500), 0.2),
         "worth": cb.posthoc.cross_validated("temperature", few, **options),
         "prior": cb.posthoc.estimate_prior(SCALING, some, few, resamples=20),
         "accuracy": cb.posthoc.expected_accuracy(SCALING, some, few, resamples=20),
@@ -159,6 +168,14 @@ def test_a_metric_pickles_by_its_name(name: str) -> None:
     data = pickle.dumps(metric)
     assert pickle.loads(data) is metric
     assert len(data) < 200
+
+
+def test_a_monitor_shows_what_it_found() -> None:
+    monitor = watched()
+    assert monitor.findings().headline() in repr(monitor)
+    assert monitor._repr_html_() == monitor.findings()._repr_html_()
+    again = pickle.loads(pickle.dumps(monitor))
+    assert text_of(again) == text_of(monitor)
 
 
 def test_notebooks_show_predictions_and_calibrators() -> None:

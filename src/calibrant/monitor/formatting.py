@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from calibrant.core.errors import InputError
+from calibrant.core.result import ENGINE, Result
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, listed, wrap
 from calibrant.evaluation.formatting import percent
+from calibrant.files.atomic import StrPath
 from calibrant.monitor.delayed_labels import Pending, Unlabelled, Waiting
 from calibrant.monitor.diagnosis import Diagnosis
 from calibrant.monitor.latest import Neighbours
@@ -22,6 +25,8 @@ from calibrant.monitor.windows import Window
 # A share of rows without a bet that is said in words of its own.
 MUCH = 0.1
 NONE_PENDING = Pending({}, {})
+# The page is drawn of what is found here, and known by name only.
+PAGE = "calibrant.monitor.page"
 # A table on a terminal shows no more windows than this: the first and the latest.
 SHOWN_WINDOWS = 14
 
@@ -167,8 +172,8 @@ class Unreadable(NamedTuple):
 NONE_LEFT_OUT = Unreadable()
 
 
-@dataclass(frozen=True)
-class MonitorFindings:
+@dataclass(frozen=True, repr=False)
+class MonitorFindings(Result):
     """What a monitor has found so far, as a value: all that its text, its JSON and its page show.
 
     Attributes:
@@ -244,9 +249,8 @@ class MonitorFindings:
             f"{delays * self.late}"
         )
 
-    @property
     def headline(self) -> str:
-        """The finding in one sentence."""
+        """Return the finding in one sentence."""
         if not self.rows:
             return "No row with an outcome yet."
         if self.rows == self.begun:
@@ -326,7 +330,20 @@ class MonitorFindings:
         clause = "" if self.diagnosis is None else self.diagnosis.which_way()
         return f"{clause[:1].upper()}{clause[1:]}." if clause else ""
 
-    def as_dict(self, *, details: bool) -> dict[str, Any]:
+    def as_table(self) -> Table:
+        """Return the windows, one a row."""
+        return windows_table(self.windows)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the numbers of each window: fractions, not percent."""
+        return [window.as_dict() for window in self.windows]
+
+    def to_html(self, path: StrPath, **options: Any) -> None:
+        """Write the page; see `Monitor.to_html`."""
+        page = import_module(PAGE).monitor_page(self, **options)
+        import_module(ENGINE).write_page(path, page)
+
+    def as_dict(self, *, details: bool = False) -> dict[str, Any]:
         """Return what was found as JSON takes it; see `Monitor.as_dict`."""
         level, change = self.alarms.get("level"), self.alarms.get("change")
         found: dict[str, Any] = {
@@ -372,7 +389,7 @@ class MonitorFindings:
 
     def to_text(self, refit: str = "") -> str:
         """Return all of it as text, with what became of the refit that was written, if any."""
-        parts = [wrap(self.headline)]
+        parts = [wrap(self.headline())]
         if self.rows:
             alarms = sorted(self.alarms.values(), key=lambda alarm: alarm.row)
             parts += [wrap(f"{alarm.test}: {self.alarm_sentence(alarm)}") for alarm in alarms]

@@ -397,6 +397,12 @@ class Monitor:
         """
         return self.findings().as_dict(details=details)
 
+    def __repr__(self) -> str:
+        return f"<Monitor: {self.findings().headline()}>"
+
+    def _repr_html_(self) -> str:
+        return self.findings()._repr_html_()  # pyright: ignore[reportPrivateUsage]
+
     def __str__(self) -> str:
         return str(self.findings())
 
@@ -440,10 +446,7 @@ class Monitor:
         Raises:
             InputError: the folder doesn't exist, or `path` is no regular file.
         """
-        from calibrant.monitor.page import monitor_page
-        from calibrant.report.engine import write_page
-
-        write_page(path, monitor_page(self.findings(), refresh))
+        self.findings().to_html(path, refresh=refresh)
 
     def save(self, path: StrPath) -> None:
         """Write the state to a file, whole or not at all.

@@ -53,7 +53,7 @@ def monitor_page(found: MonitorFindings, refresh: float | None = None) -> str:
         "monitor.html.jinja",
         "calibrant.monitor",
         monitor=found,
-        headline=typeset(found.headline),
+        headline=typeset(found.headline()),
         evidence=typeset(found.evidence_sentence),
         condition=typeset(found.condition),
         hours_table=_shown("Table of hours", hours_table(found.hours)) if found.hours else None,

@@ -9,6 +9,8 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
+from calibrant.core.result import Result
+from calibrant.core.tables import Table
 from calibrant.core.text import counted, wrap
 from calibrant.core.weights import codes_of
 from calibrant.monitor.monitor import Monitor, as_names, as_rows
@@ -40,8 +42,8 @@ class Needed:
     seen: float
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Result):
     """What it takes to see a drift.
 
     Attributes:
@@ -60,9 +62,33 @@ class Plan:
     needed: tuple[Needed, ...]
     correlation: float | None
 
+    def headline(self) -> str:
+        """Return what the tests take, in a sentence."""
+        seen = " and ".join(
+            f"{each.test} {'' if each.median is None else 'after '}{self._in_words(each.median)}"
+            for each in self.needed
+        )
+        return f"A drift of {100 * self.drift:g} points is seen in half of the streams: {seen}."
+
+    def as_table(self) -> Table:
+        """Return what each test takes."""
+        rows = [
+            [each.test, *map(self._in_words, (each.median, each.most)), f"{100 * each.seen:.0f}"]
+            for each in self.needed
+        ]
+        return Table(["test", "half seen after", "80 % seen after", "seen in %"], rows)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row for each test."""
+        return [{"drift": self.drift, "unit": self.unit} | vars(each) for each in self.needed]
+
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as JSON takes them."""
         return asdict(self)
+
+    def _in_words(self, units: int | None) -> str:
+        late = f"not within {counted(self.longest, self.unit)}"
+        return late if units is None else counted(units, self.unit)
 
     def __str__(self) -> str:
         parts = [
@@ -71,10 +97,7 @@ class Plan:
             f"the confidences of {counted(self.rows, 'row')}:"
         ]
         for found in self.needed:
-            late = f"not within {counted(self.longest, self.unit)}"
-            ends = [
-                late if n is None else counted(n, self.unit) for n in (found.median, found.most)
-            ]
+            ends = [self._in_words(n) for n in (found.median, found.most)]
             parts.append(f"{found.test}: seen after {ends[0]} (median); in 80 % after {ends[1]}.")
         parts.append(
             "Counted from the start of the drift, by tests that start there. After a long "

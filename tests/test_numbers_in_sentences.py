@@ -43,8 +43,8 @@ def test_a_monitor_names_its_own_tolerance_level_and_run_length(drifted: cb.Moni
     assert "comes after at least 20 000 rows on average" in change
     # -ln .02, and ln 20 000.
     said = drifted.findings().evidence_sentence
-    assert "an alarm from 3.91 on" in said
-    assert "an alarm from 9.90 on" in said
+    assert "alarm at 3.91" in said
+    assert "alarm at 9.90" in said
     assert "at 2 % for all groups together" in str(drifted)
 
 

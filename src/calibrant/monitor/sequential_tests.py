@@ -44,7 +44,6 @@ all groups together is found nearly as soon as without groups.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -221,14 +220,14 @@ class Evidence:
         # In the order of the units, so that it doesn't matter how many come at once.
         np.cumsum(products, axis=0, out=products)
         masses, mass = np.empty_like(paid), self.masses
-        before = float(share is None)
-        behind = itertools.repeat(0.0) if share is None else share.tolist()
         with np.errstate(over="ignore"):
-            for pays, after, begins in zip(paid, masses, behind, strict=False):
-                np.add(mass, before, out=after)
-                after *= pays
-                after += begins
-                mass = after
+            for i, pays in enumerate(paid):
+                if share is None:
+                    mass = np.add(mass, 1.0, out=masses[i])
+                    mass *= pays
+                else:
+                    mass = np.multiply(mass, pays, out=masses[i])
+                    mass += share[i]
         return Step(products, masses, row)
 
     def take(self, step: Step) -> None:

@@ -490,6 +490,12 @@ def of_alarm(name, value):
         of_array("group1.units", 7),
         of_array("group1.cells", 7.0),
         of_array("windows.cells", -1.0),
+        of_array("windows.cells", 0.5),
+        of_array("group1.cells", 1e-300),
+        of_array("stream.products", 1e9),
+        of_header("n_groups", float("nan"), "settings"),
+        of_header("n_groups", 2.5, "settings"),
+        of_header("tolerance", "0.02", "settings"),
         of_array("windows.sums", 1e9, -1),
         of_array("latest.confidence", 1.5),
         of_header("rows", 10**30),
@@ -566,7 +572,9 @@ def test_unusable_rows_are_refused_and_nothing_is_counted(said, right, message):
 
 
 def test_arguments_have_limits():
-    for bad in ({"tolerance": -0.1}, {"alpha": 0.0}, {"average_run_length": 1.0}, {"window": 1}):
+    groups = [{"n_groups": n} for n in (0, 2.5, float("nan"), True)]
+    others = [{"tolerance": -0.1}, {"alpha": 0.0}, {"average_run_length": 1.0}, {"window": 1}]
+    for bad in groups + others:
         with pytest.raises(cb.InputError, match=next(iter(bad))):
             cb.Monitor(**bad)
     assert cb.Monitor(tolerance=0).update(1.0, True) == ()

@@ -111,15 +111,13 @@ class Monitor:
     average_run_length: float = argument(1e5, above=1, at_most=1e100)
     window: int = argument(1000, at_least=50, at_most=1e12)
     latest: int = argument(5000, at_least=200, at_most=1e9)
-    n_groups: int | None = None
+    n_groups: int | None = argument(None, whole=True, at_least=1)
     most_waiting: int = argument(100_000, at_least=1, at_most=1e9)
     open_clusters: int = argument(1, at_least=1, at_most=1e9)
     promise: Promise | None = None
 
     def __post_init__(self) -> None:
         check_arguments(self)
-        if self.n_groups is not None and self.n_groups < 1:
-            raise InputError(f"n_groups must be at least 1, not {self.n_groups}")
         self._state = State.start(self._settings())
 
     def _settings(self) -> dict[str, Any]:

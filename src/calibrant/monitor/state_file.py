@@ -59,6 +59,8 @@ FORMAT = ParameterFormat("calibrant-monitor", 2, "the state of a monitor", "nump
 ROUNDING = 1e-6
 # Hardly a row pays less.
 LEAST = LOGIT_CLIP / 2
+# No payment is further from 1 than the smallest number of all.
+MOST_LOG = 750.0
 # Arrays of one length, by the last part of their names; others have as many entries as they need.
 _WHOLE = {"units", "products", "masses", "cells", "dependence"}
 
@@ -442,16 +444,15 @@ def _check_laws(state: State) -> None:
     _check_cells(windows.sums, rows, "the stream")
     _check_trail(windows.trail, rows, rows)
     sums = windows.trail.sums
-    rising = (np.diff(sums, axis=0) >= 0).all() and (sums >= 0).all() and sums[-1] <= windows.sums
-    require(rising, "sums of windows that fall")
+    require(not sums[0].any(), "windows begin with rows")
+    _check_cells(np.diff(sums, axis=0, append=windows.sums[None]), rows, "windows")
     each = np.array([*state.hours.sums.values()]).reshape(-1, WIDTH)
     hours = [*state.hours.sums]
     require(len(hours) <= HOURS_KEPT, "more hours than are kept")
     require(
         0 <= min(hours, default=0) <= max(hours, default=0) <= MOST_HOURS, "hours that can't be"
     )
-    for one in each:
-        _check_cells(one, None, "an hour")
+    _check_cells(each, None, "an hour")
     require(each[:, : WIDTH // 3].sum() <= rows, "hours have more rows than there are")
 
     units = clusters.dependence.clusters if state.clustered else rows
@@ -484,12 +485,13 @@ def _check_laws(state: State) -> None:
 
 
 def _check_cells(sums: FloatArray, rows: int | None, what: str) -> None:
-    """Check the (3 C,) sums of the cells of so many rows."""
-    count, confidence, right = sums.reshape(3, -1)
-    require(count.sum() == (count.sum() if rows is None else rows), f"{what} has other rows")
+    """Check the (..., 3 C) sums of cells; so many rows in all, unless that is None."""
+    count, confidence, right = np.split(sums, 3, axis=-1)
+    require(rows is None or count.sum() == rows, f"{what} has other rows")
     least = (count >= 0) & (confidence >= 0) & (right >= 0)
     most = (count <= MOST_ROWS) & (confidence <= count + ROUNDING) & (right <= count)
-    require(least & most, f"sums of {what} that can't be")
+    whole = (count == np.rint(count)) & (right == np.rint(right))
+    require(least & most & whole, f"sums of {what} that can't be")
 
 
 def _check_trail(trail: Trail, count: int, rows: int) -> None:
@@ -507,7 +509,9 @@ def _check_evidence(evidence: Evidence, units: int | None, rows: int) -> None:
     """Check evidence of so many units, or as many as it says, of a stream of `rows`."""
     most = rows if units is None else units
     require((most if units is not None else 0) <= evidence.units <= most, "evidence of other rows")
-    require((evidence.masses >= 0) & (evidence.masses <= MOST_MASS**2), "evidence that can't be")
+    known = np.abs(evidence.products) <= MOST_LOG * evidence.units
+    known &= (evidence.masses >= 0) & (evidence.masses <= MOST_MASS**2 * min(evidence.units, 1))
+    require(known, "evidence that can't be")
     _check_trail(evidence.trail, evidence.units, rows)
 
 

@@ -495,6 +495,8 @@ def of_alarm(name, value):
         of_array("stream.products", 1e9),
         of_header("n_groups", float("nan"), "settings"),
         of_header("n_groups", 2.5, "settings"),
+        of_header("n_groups", 10**400, "settings"),
+        of_array("dependence", 1e300, -1),
         of_header("tolerance", "0.02", "settings"),
         of_array("windows.sums", 1e9, -1),
         of_array("latest.confidence", 1.5),

@@ -111,7 +111,7 @@ class Monitor:
     average_run_length: float = argument(1e5, above=1, at_most=1e100)
     window: int = argument(1000, at_least=50, at_most=1e12)
     latest: int = argument(5000, at_least=200, at_most=1e9)
-    n_groups: int | None = argument(None, whole=True, at_least=1)
+    n_groups: int | None = argument(None, whole=True, at_least=1, at_most=1e9)
     most_waiting: int = argument(100_000, at_least=1, at_most=1e9)
     open_clusters: int = argument(1, at_least=1, at_most=1e9)
     promise: Promise | None = None

@@ -102,9 +102,8 @@ def needs(kind: type[Calibrator]) -> tuple[str, ...]:
 
 def fitted(method: str, rows: Rows) -> Fitted:
     kind = METHODS[method]
-    arguments = QUICK.get(method, {})
-    if method == "auto" and rows.logits.shape[1] == MANY:
-        arguments |= {"candidates": FEW}
+    few = method == "auto" and rows.logits.shape[1] == MANY
+    arguments = QUICK.get(method, {}) | ({"candidates": FEW} if few else {})
     more = {name: getattr(rows, name) for name in needs(kind)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationWarning)

@@ -88,7 +88,7 @@ def test_the_tests_begin_anew_and_the_history_stays(run, tmp_path):
     assert code == 0
     assert out.startswith("No row with an outcome since the tests started again.")
     assert f"The tests started again at row {N}, after 2 alarms" in " ".join(out.split())
-    assert "Evidence now" not in out
+    assert "Evidence (natural logarithm)" not in out
     # Nothing is counted again, and honest rows raise nothing.
     with Path("rows.jsonl").open("a") as file:
         file.write(lines(*said_and_right(seed=1), N, "v2", N - 100))

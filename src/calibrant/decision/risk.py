@@ -196,8 +196,10 @@ class RiskDecision(Decision):
         of = f"highest {self.measure}"
         if self.of is None:
             of = "lowest mean loss" if self.measure == "loss" else "lowest risk"
+        # The greatest risk that is tried.
+        beyond = "more than 99.0" if self.of is None else "less than 1.0"
         low, high = (
-            "none" if end is None else percent_asked(end if self.of is None else 1 - end)
+            beyond if end is None else percent_asked(end if self.of is None else 1 - end)
             for end in self.lowest_between[:: 1 if self.of is None else -1]
         )
         at = percent_asked(self.lowest_risk if self.of is None else 1 - self.lowest_risk)

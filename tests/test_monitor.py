@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -271,6 +272,16 @@ def test_the_alarm_of_groups_rises_at_the_row_at_which_it_would_one_by_one():
     for test, alarm in whole.alarms.items():
         assert single.alarms[test].row == alarm.row
     assert whole.log_e == pytest.approx(single.log_e, abs=1e-9)
+
+
+@pytest.mark.parametrize("clusters", [None, [str(i // 10) for i in range(2_000)]])
+def test_evidence_beyond_all_numbers_in_one_update_raises_both_alarms(clusters):
+    monitor = cb.Monitor()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        monitor.update([0.9999] * 2_000, [0] * 2_000, ["a", "b"] * 1_000, clusters)
+    assert set(monitor.alarms) == {"level", "change"}
+    assert monitor.alarms["change"].row < 100
 
 
 def test_groups_without_end_share_the_last_place():

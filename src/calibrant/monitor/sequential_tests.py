@@ -170,8 +170,8 @@ class Step:
 
     @property
     def mass(self) -> FloatArray:
-        """(n,) R after each unit."""
-        return self.masses.mean(axis=1)
+        """(n,) R after each unit; beyond `MOST_MASS` it is that."""
+        return np.minimum(self.masses, MOST_MASS).mean(axis=1)
 
 
 @dataclass

@@ -217,7 +217,9 @@ def read_otherwise(path: Path) -> Arrays:
             lines = csv.reader(io.StringIO(text), delimiter="\t" if tabbed else ",")
             # What Python takes for white space around a cell, separators such as U+001E among it,
             # is no part of it.
-            header, *rows = [[cell.strip() for cell in line] for line in lines if line]
+            cells = [[cell.strip() for cell in line] for line in lines]
+            # A row without anything in it is none.
+            header, *rows = filter(any, cells)
         return _tabled(dict(zip(header, zip(*rows, strict=True), strict=True)))
     if kind == ".jsonl":
         rows = [json.loads(line) for line in path.read_bytes().split(b"\n") if line.strip()]

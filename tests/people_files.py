@@ -873,7 +873,7 @@ def torch_dict(d: Path) -> Path:
     return d / "a.pt"
 
 
-@case(readable=False)
+@case()
 def torch_list_of_batches(d: Path) -> Path:
     both = zip(np.split(LOGITS, 3), np.split(LABELS, 3), strict=True)
     torch.save([(torch.from_numpy(z), torch.from_numpy(y)) for z, y in both], d / "a.pt")

@@ -386,7 +386,7 @@ BAD_CONTENT = [
         {"a": LABELS, "b": LABELS},
         "there is no 'logits' or 'probs' or 'prob' or 'logit' or 'confidence'; .*'a', 'b'",
     ),
-    ({"logits": LOGITS, "truth": LABELS}, "there is no 'labels' or .*'true_label'; .*'truth'"),
+    ({"logits": LOGITS, "wahr": LABELS}, "there is no 'labels' or .*'true_label'; .*'wahr'"),
     ({"confidence": PROBS[0, :2], "labels": LABELS}, "there is no 'pred_label' or 'predicted'"),
     ({"logits": LOGITS + np.nan, "labels": LABELS}, "'logits' .*row 0, column 0 holds nan"),
     (
@@ -771,7 +771,7 @@ BAD_ROWS = [
     (LOGITS_CSV + "1,2,3,4,\n", "line 4 has 5 cells, but the header has 4"),
     (LOGITS_CSV + "1\n0,1,1,1\n", "line 4 has 1 cell, but"),
     (LOGITS_CSV + "\n\n1,2,,4\n", "line 6, column 'logit_1': expected .*, found a blank cell"),
-    (LOGITS_CSV + ",,,\n", "line 4, column 'label': .*0 to 2, found a blank cell"),
+    (LOGITS_CSV + ",1,,\n", "line 4, column 'label': .*0 to 2, found a blank cell"),
     (LOGITS_CSV + "1,2,n/a,4\n", "line 4, column 'logit_1': expected a finite .*, found 'n/a'"),
     (LOGITS_CSV + "1,2,1_000,4\n", "line 4, column 'logit_1': .*, found '1_000'"),
     (LOGITS_CSV + "1,2,\uff11,4\n", "line 4, column 'logit_1': .*, found '\uff11'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import shlex
 import warnings
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import people_files
+import people_files_further  # noqa: F401 - it registers its files
+import people_files_of_tools  # noqa: F401 - as does this
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,7 +39,7 @@ from calibrant.core.errors import (
     PredictionsError,
     SharedRowsWarning,
 )
-from calibrant.files import ReadOptions, read_predictions
+from calibrant.files import ReadOptions, gate, read_predictions
 from calibrant.predictions.constructors import RowTable
 from calibrant.predictions.copied_rows import shared_rows
 from calibrant.predictions.plausibility import Look, look
@@ -108,6 +111,37 @@ def test_confidences_in_the_predicted_class_are_not_read_as_those_of_the_event(
     assert ((found.predicted == found.labels) == (said == EVENT)).all()
     # Who says that it is the probability of the event is heard.
     assert read_predictions(path, scores="prob", are="prob").n_classes == 2
+
+
+def test_rows_of_blank_cells_are_none(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.csv", label=LABELS, **people_files.by("prob_", PROBS))
+    rows = path.read_text().splitlines()
+    path.write_text("\n".join([*rows[:9], ",,,,,", *rows[9:], ",,,,,", " , , , , , "]) + "\n")
+    assert (read_predictions(path).labels == LABELS).all()
+
+
+def test_one_hot_columns_stand_in_the_order_of_the_scores(tmp_path: Path) -> None:
+    turned, hot = [3, 0, 4, 1, 2], np.eye(K, dtype=int)[LABELS]
+    names = [people_files.NAMES[k] for k in turned]
+    own = people_files.by("true_", hot[:, turned], names)
+    scores = people_files.by("prob_", PROBS, people_files.NAMES)
+    path = table(tmp_path / "a.csv", **own, **scores)
+    with pytest.warns(LabelFormWarning, match="one-hot"):
+        found = read_predictions(path, labels="true")
+    assert (found.labels == LABELS).all()
+    path = table(tmp_path / "b.csv", **own, **people_files.by("prob_", PROBS))
+    with pytest.raises(PredictionsError, match=r"named after classes, .* but the scores don't"):
+        read_predictions(path, labels="true")
+
+
+def test_a_table_that_is_packed_far_too_tight_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.csv.gz"
+    monkeypatch.setattr(gate, "MOST_MORE", 1 << 16)
+    path.write_bytes(gzip.compress(b"label,prob_0,prob_1\n" + b"0,0.25,0.75\n" * 9000))
+    with pytest.raises(PredictionsError, match=r"far more than the file; unpack it first: gunzip"):
+        read_predictions(path)
 
 
 # --- nothing else is found

@@ -79,3 +79,34 @@ def test_a_script_without_a_guard_is_told_so_once(tmp_path: Path):
     last = done.stderr.strip().splitlines()[-1]
     assert 'put it behind if __name__ == "__main__":' in last
     assert "memory" not in done.stderr
+
+
+def _fork_server_of(group: int) -> bool:
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            own = os.getpgid(int(place.name)) == group
+            if own and b"forkserver" in (place / "cmdline").read_bytes():
+                return True
+        except OSError:
+            pass  # it has ended
+    return False
+
+
+def test_ctrl_c_while_workers_start_is_heard_by_one_process(tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        GUARDED.replace("def main():\n", 'def main():\n    print("go", flush=True)\n')
+    )
+    running = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    waited_for(lambda: _fork_server_of(running.pid), 60 if Path("/proc").exists() else 2)
+    time.sleep(0.3)  # it imports
+    os.killpg(running.pid, signal.SIGINT)
+    said = running.communicate(timeout=120)[1]
+    # That of the script itself.
+    assert said.count("Traceback") == 1, said
+    assert said.strip().endswith("KeyboardInterrupt")

@@ -193,7 +193,7 @@ def test_structs_and_decimals_of_tables_are_numbers(tmp_path: Path) -> None:
     )
     struct[7] = None  # type: ignore[call-overload]
     parquet.write_table(pa.table({"probs": struct, "label": NAMES[LABELS]}), tmp_path / "c.parquet")
-    with pytest.raises(PredictionsError, match="row 7, column 'prob_ant': the cell is blank"):
+    with pytest.raises(PredictionsError, match="row 7: 'probs' is null"):
         read_predictions(tmp_path / "c.parquet")
 
 

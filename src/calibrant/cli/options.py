@@ -239,7 +239,7 @@ class PageOptions(ReportOptions):
 
     def names_of_rows(self, file: Path | None, read: ReadOptions) -> dict[str, Any]:
         """Return what `to_html` is told of the rows that a file holds; None for many files."""
-        from calibrant.files.reading import read_ids, read_images
+        from calibrant.files.columns import read_ids, read_images
 
         ids = None if file is None else read_ids(file, read)
         return {"ids": ids, "images": None if self.images is None else read_images(self.images)}

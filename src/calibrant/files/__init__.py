@@ -10,8 +10,9 @@ columns with other names are ignored.
 """
 
 from calibrant.files.atomic import StrPath, replacing
+from calibrant.files.columns import read_column
 from calibrant.files.options import ReadFields, ReadOptions
-from calibrant.files.reading import read_column, read_predictions
+from calibrant.files.reading import read_predictions
 from calibrant.files.rewriting import write_predictions
 
 __all__ = [

@@ -6,16 +6,18 @@ decoder makes of them is one sentence.
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import math
 import os
 import shlex
 import stat
 import tomllib
 import zipfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path, PurePath
@@ -39,6 +41,12 @@ MOST_UNPACKED, MOST_MORE = 4, 128 << 20
 MOST_DOCUMENT_BYTES = 256 << 20
 # A message should stay readable whatever a decoder says.
 SHOWN_CHARACTERS = 300
+# How packed files begin, what unpacks them, and what is typed for it.
+PACKED: tuple[tuple[bytes, Callable[[BinaryIO], Any], str], ...] = (
+    (b"\x1f\x8b", gzip.open, "gunzip"),
+    (b"BZh", bz2.BZ2File, "bunzip2"),
+    (b"\xfd7zXZ", lzma.LZMAFile, "unxz"),
+)
 _IMPORTING = RLock()
 
 
@@ -125,15 +133,26 @@ def check_unpacked(size: int, packed: int, what: str, source: str) -> None:
 
 
 def unpacked(file: BinaryIO, source: str) -> BinaryIO:
-    """Return what a file holds that gzip has packed; `PredictionsError` where it is too much."""
-    with file, readable("the packed file", source), gzip.GzipFile(fileobj=file) as packed:
-        held = packed.read(MOST_DOCUMENT_BYTES + 1)
-    if len(held) > MOST_DOCUMENT_BYTES:
-        raise PredictionsError(
-            f"{source}: holds more than {MOST_DOCUMENT_BYTES >> 20} MiB; unpack it first: gunzip "
-            f"-k {shlex.quote(source)}"
-        )
-    return io.BytesIO(held)
+    """Return what a file holds that gzip, bzip2 or xz has packed, in memory; others as they are.
+
+    Raises:
+        UnpackedError: it is far more than the file.
+    """
+    first = file.read(6)
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    for mark, opened, typed in PACKED:
+        if first.startswith(mark):
+            most = MOST_UNPACKED * size + MOST_MORE
+            with file, readable("the packed file", source), opened(file) as packed:
+                held = packed.read(most + 1)
+            if len(held) > most:
+                raise UnpackedError(
+                    f"{source}: holds more than {most >> 20} MiB, far more than the file; unpack "
+                    f"it first: {typed} -k {shlex.quote(source)}"
+                )
+            return io.BytesIO(held)
+    return file
 
 
 def check_members(archive: zipfile.ZipFile, source: str) -> None:

@@ -22,8 +22,9 @@ from calibrant.files.formats.base import RowReader
 from calibrant.files.formats.tables import is_data_set
 from calibrant.files.gate import check_regular, readable
 from calibrant.files.options import ReadFields, ReadOptions
-from calibrant.files.proposing import ROWS, command, is_one_hot, kind_of_rows
+from calibrant.files.proposing import command
 from calibrant.files.reading import propose, read_predictions
+from calibrant.files.seeing import ROWS, is_one_hot, kind_of_rows
 from calibrant.predictions.predictions import Predictions
 
 # Columns that differ in a number at the end are shown together from so many on.
@@ -185,10 +186,14 @@ def inspect_file(
     )
     options = (options or ReadOptions()).but(**fields)
     predictions, refusal, line = None, None, ""
-    try:
-        predictions = read_predictions(path, options, labelled=False)
-    except CalibrantError as error:
-        refusal, _, line = str(error).removeprefix(f"{source}: ").partition(PROPOSED)
+    # Labels may have a name that is only taken for theirs where they are needed.
+    for labelled in (True, False):
+        try:
+            predictions = read_predictions(path, options, labelled=labelled)
+            refusal, line = None, ""
+            break
+        except CalibrantError as error:
+            refusal, _, line = str(error).removeprefix(f"{source}: ").partition(PROPOSED)
     try:
         entries = _entries(source, options)
     except CalibrantError:

@@ -10,8 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
-from fnmatch import fnmatchcase
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,18 +19,13 @@ from numpy.typing import NDArray
 
 from calibrant.core.errors import PredictionsError
 from calibrant.files.assembly import NO, YES
-from calibrant.files.formats import FORMATS, format_of, open_rows
-from calibrant.files.formats.base import OF_THE_NETWORK, Columns, RowReader
+from calibrant.files.formats import FORMATS, OF_TEXT, format_of, open_rows, plain_name
 from calibrant.files.opening import extension_of, is_folder, open_binary
 from calibrant.files.options import FormatName, ReadFields, ReadOptions, ScoresAre
 from calibrant.files.schema import CORRECT, LABELS, PREDICTED, ends_of
+from calibrant.files.seeing import ROWS, Seen, is_one_hot, kind_of_rows, seen_of
 from calibrant.predictions.implausible_scores import FEW
-from calibrant.predictions.rounding import lost_in_sums
 
-# Rows that are looked at.
-ROWS = 2000
-# Formats of text, which a file of any name may have.
-OF_TEXT: tuple[FormatName, ...] = ("csv", "tsv", "jsonl", "json")
 # How files of formats begin, whatever their names; a .pt file is a zip archive as .npz is.
 MARKS: dict[FormatName, bytes] = {
     "parquet": b"PAR1", "arrow": b"ARROW1", "npy": b"\x93NUMPY", "hdf5": b"\x89HDF", "npz": b"PK\3",
@@ -50,6 +44,7 @@ SAID = re.compile(
 RIGHT = re.compile(
     r"((is_?)?(correct|right|hit|accurate)|hits|acc|accs|accuracies|corrects?)(,.*)?"
 )
+GRADES = frozenset({"correct", "incorrect", "wrong"})
 # One number a row that is a probability or a confidence.
 CHANCE = re.compile(
     r"(.*[_ ])?(p|pd|probs?|proba|probability|scores?|confs?|confidences?|risk|chance|likelihood)"
@@ -61,42 +56,8 @@ SCORES = re.compile(
     r"(y_)?(out|outputs?|logits?|scores?|preds?|predictions?|probs?|proba|predict_proba|softmax|"
     r"probabilities)"
 )
-# Names of classes as scikit-learn and others keep them.
-NAMES = re.compile(r"(classes_?|class_names|labels_?|categories|names)")
-# Sums of probabilities, and of the exponentials of their logarithms, may be off by so much.
-TOLERANCE = 0.02
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What the first rows of a file hold.
-
-    Attributes:
-        wide: scores of several classes.
-        single: numbers, one a row.
-        whole: what labels may be: whole numbers, truth values and text.
-        hot: rows of zeros with a single 1.
-        several: rows of zeros and ones.
-        deep: shapes of arrays of three dimensions or more; whole_rows: rows of whole numbers.
-        sparse: columns that are numbered with gaps, their numbers and their names.
-        names: texts of which there aren't as many as rows.
-        numbers: columns of numbers, also those that belong to a wide one.
-    """
-
-    wide: list[tuple[str | tuple[str, ...], NDArray[Any]]] = field(
-        default_factory=list[tuple[str | tuple[str, ...], NDArray[Any]]]
-    )
-    single: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
-    whole: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
-    hot: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
-    several: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
-    deep: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
-    whole_rows: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
-    sparse: list[tuple[tuple[str, ...], tuple[str, ...]]] = field(
-        default_factory=list[tuple[tuple[str, ...], tuple[str, ...]]]
-    )
-    names: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    numbers: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
+# A class behind its number, as "3: cat".
+NUMBERED = re.compile(r"([0-9]{1,6})\s*[:.)_-]\s*[^\W0-9]")
 
 
 def proposals(where: str, options: ReadOptions) -> Iterator[list[ReadOptions]]:
@@ -140,7 +101,7 @@ def _formats(where: str, options: ReadOptions) -> list[ReadOptions]:
     try:
         format_of(where)
     except PredictionsError:
-        return [options.but(format=name) for name in OF_TEXT if name in FORMATS]
+        return [options.but(format=name) for name in OF_TEXT]
     return [options]
 
 
@@ -155,89 +116,10 @@ def command(where: str, options: ReadOptions, verb: str = "measure") -> str:
     return shlex.join(words)
 
 
-def seen_of(file: RowReader) -> Seen:
-    """Return what the first rows of an open file hold."""
-    names = [name for name in dict.fromkeys(file.names()) if name not in OF_THE_NETWORK]
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name in names:
-        with suppress(PredictionsError):  # it is no array
-            shapes[name] = file.shape(name)
-    rows = max((size for shape in shapes.values() for size in shape[:1]), default=0)
-    seen = Seen()
-    numbered: dict[tuple[str, str], list[tuple[int, str]]] = {}
-    seen.deep.update({name: shape for name, shape in shapes.items() if len(shape) > 2})
-    lengths = {n: min(s[0], ROWS) for n, s in shapes.items() if len(s) in (1, 2) and s[0]}
-    words = [name for name in lengths if file.type_of(name) == "text"]
-    # All of as many rows at once: a file of text is gone through each time.
-    first: Columns = {}
-    for length in set(lengths.values()):
-        alike = [name for name in lengths if lengths[name] == length]
-        first |= next(iter(file.read(alike, [slice(0, length)], words)))
-    for name, values in ((name, first[name]) for name in lengths):
-        if values.ndim == 2 and values.shape[1] == 1:
-            values = values[:, 0]
-        if values.ndim == 2 and values.shape[1] > 1 and values.dtype.kind in "fiub":
-            if np.isin(values, (0, 1)).all():
-                (seen.hot if is_one_hot(values) else seen.several)[name] = values
-            elif values.dtype.kind != "f":
-                seen.whole_rows[name] = values
-            else:
-                seen.wide.append((name, values))
-        elif (
-            values.ndim == 1
-            and len(values) < min(rows, ROWS)
-            and (values.dtype.kind in "US" or NAMES.fullmatch(name.lower()))
-        ):
-            seen.names[name] = tuple(map(str, values.tolist()))
-        elif values.ndim == 1:
-            match = re.fullmatch(r"(.*?)([0-9]{1,6})([^0-9]*)", name, flags=re.S)
-            if match and values.dtype.kind in "fiu":
-                numbered.setdefault((match[1], match[3]), []).append((int(match[2]), name))
-            if values.dtype.kind not in "USb":
-                seen.numbers[name] = values
-            whole = name not in seen.numbers or (values == np.round(values)).all()
-            (seen.whole if whole else seen.single)[name] = values
-    for (stem, end), columns in numbered.items():
-        _together(seen, stem, end, sorted(columns), names)
-    return seen
-
-
-def _together(
-    seen: Seen, stem: str, end: str, columns: list[tuple[int, str]], names: Sequence[str]
-) -> None:
-    """Make columns that are numbered from 0 or 1 without gaps one field."""
-    first, count = columns[0][0], len(columns)
-    if count < 2:
-        return
-    if first > 1 or [n for n, _ in columns] != list(range(first, first + count)):
-        seen.sparse.append((tuple(str(n) for n, _ in columns), tuple(name for _, name in columns)))
-        return
-    own = tuple(name for _, name in columns)
-    kinds = [seen.single if name in seen.single else seen.whole for name in own]
-    stacked = np.stack([kind[name] for kind, name in zip(kinds, own, strict=True)], axis=1)
-    hot = is_one_hot(stacked)
-    whole = all(kind is seen.whole for kind in kinds)
-    if not hot and whole and kind_of_rows(stacked) not in ("probs", "percent"):
-        return
-    for kind, name in zip(kinds, own, strict=True):
-        kind.pop(name)
-    pattern = f"{stem}*{end}"
-    alone = pattern != "*" and first == 0 and not re.search(r"[\[\]?*]", stem + end)
-    alone = alone and all(n in own for n in names if fnmatchcase(n, pattern))
-    if hot:
-        seen.hot[stem.removesuffix("_")] = stacked
-    else:
-        seen.wide.append((pattern if alone else own, stacked))
-
-
-def is_one_hot(values: NDArray[Any]) -> bool:
-    """Return whether rows hold a single 1 and are 0 elsewhere."""
-    return bool(np.isin(values, (0, 1)).all() and (values.sum(axis=1) == 1).all())
-
-
 def _candidates(seen: Seen) -> Iterator[ReadFields]:
     """Yield each way in which the fields could be read."""
     yield from _named_after_classes(seen)
+    yield from _hot_by_class(seen)
     yield from _named_after_numbers(seen)
     yield from _of_two_words(seen)
     wide = _scores(seen)
@@ -359,6 +241,7 @@ def _one_score(seen: Seen, scores: str, values: NDArray[Any]) -> Iterator[ReadFi
     share = values.min() >= 0 and values.max() <= 100
     percent: ScoresAre | None = "percent" if values.max() > 1 else None
     right = [name for name in names if RIGHT.fullmatch(name.lower())]
+    right = right or [n for n, v in names.items() if v.dtype.kind in "US" and _binary(v, GRADES)]
     spelt = all(_binary(names[name], {*YES, *NO}) for name in right)
     said = [name for name in names if SAID.fullmatch(name.lower()) or name in PREDICTED]
     true = [n for n in names if TRUE.fullmatch(n.lower()) or n == LABELS[-1]]
@@ -376,6 +259,8 @@ def _one_score(seen: Seen, scores: str, values: NDArray[Any]) -> Iterator[ReadFi
     if share and len(right) == 1:
         own: ReadFields = {"scores": scores, "are": percent or "confidence", "correct": right[0]}
         yield own if said else _said(own, seen)
+    elif share and len(said) == len(true) == 1 and _sums_of_blocks(values, names[said[0]]):
+        return
     elif share and len(said) == len(true) == 1 and not _decides(values, names[said[0]]):
         top: ScoresAre = percent or "confidence"
         yield {"scores": scores, "are": top, "predicted": said[0], "labels": true[0]}
@@ -397,6 +282,15 @@ def _one_score(seen: Seen, scores: str, values: NDArray[Any]) -> Iterator[ReadFi
             elif re.search(r"[^0-9]0$", scores) and two[events[0]].dtype.kind not in "US":
                 found["positive"] = "0"
             yield _said(found, seen)
+
+
+def _sums_of_blocks(shares: NDArray[Any], classes: NDArray[Any]) -> bool:
+    """Return whether each row is one class of a prediction, with the share that this class has."""
+    counts = np.unique(classes, return_counts=True)[1]
+    mean, even = float(shares.mean()), (100 if shares.max() > 1 else 1) / len(counts)
+    # The first rows may cut a prediction in two.
+    alike = len(counts) > 1 and np.ptp(counts) <= 1
+    return bool(alike and abs(mean - even) <= even / min(counts))
 
 
 def _predictions(seen: Seen, scores: NDArray[Any]) -> set[str]:
@@ -436,8 +330,8 @@ def _decides(scores: NDArray[Any], said: NDArray[Any]) -> bool:
 
 def _likelier(scores: NDArray[Any], labels: NDArray[Any]) -> str:
     """Return the label of which scores are higher."""
-    found = np.unique(labels).tolist()
-    return str(max(found, key=lambda label: float(scores[labels == label].mean())))
+    found = max(np.unique(labels).tolist(), key=lambda label: float(scores[labels == label].mean()))
+    return found if isinstance(found, str) else f"{found:.0f}"
 
 
 def _said(options: ReadFields, seen: Seen) -> ReadFields:
@@ -488,7 +382,14 @@ def _labels(seen: Seen, scores: NDArray[Any]) -> list[ReadFields]:
 
 
 def _numbered_words(words: set[str], classes: int) -> tuple[str, ...]:
-    """Return the names of all classes where some are a word with a number, none where it isn't."""
+    """Return the names of all classes where they bear numbers, and () where they don't.
+
+    Some of them, where they are a word with a number; all, where the number comes first.
+    """
+    before = {word: NUMBERED.match(word) for word in words}
+    numbers = {int(match[1]): word for word, match in before.items() if match}
+    if len(numbers) == len(words) == classes and max(numbers) - min(numbers) == classes - 1:
+        return tuple(numbers[number] for number in sorted(numbers))
     found = [re.fullmatch(r"(.*[^0-9])([0-9]{1,6})", word) for word in words]
     stems = {match[1] if match else "" for match in found}
     numbers = {int(match[2]) for match in found if match}
@@ -503,9 +404,11 @@ def _named_after_classes(seen: Seen) -> Iterator[ReadFields]:
     """Yield columns that bear the names which labels are, alone or behind a stem."""
     found: dict[str, ReadFields] = {}
     for name, values in seen.whole.items():
-        words = set(map(str, values.tolist())) if values.dtype.kind in "US" else set[str]()
+        words = {*map(str, values.tolist())} - {""} if values.dtype.kind in "US" else set[str]()
         if len(words) < 2 or all(word.isdigit() for word in words):
             continue
+        if not any(min(words, key=len) in column for column in seen.numbers):
+            words = {re.sub(r"\W", ".", word) for word in words}  # as R writes them
         first = min(words, key=len)
         for column in [column for column in seen.numbers if first in column]:
             stem, _, end = column.partition(first)
@@ -533,6 +436,22 @@ def _named_after_classes(seen: Seen) -> Iterator[ReadFields]:
     yield from (found[name] for name in likely)
 
 
+def _hot_by_class(seen: Seen) -> Iterator[ReadFields]:
+    """Yield scores and one-hot labels in columns that bear the names of the classes."""
+    ends: dict[str, list[str]] = {}
+    for name, values in seen.numbers.items():
+        if "_" in name and np.isin(values, (0, 1)).all():
+            stem, _, end = name.rpartition("_")
+            ends.setdefault(stem, []).append(end)
+    for labels, names in ends.items():
+        hot = np.stack([seen.numbers[f"{labels}_{end}"] for end in names], axis=1)
+        for column in [c for c in seen.single if len(names) > 2 and c.endswith(names[0])]:
+            scores = tuple(column.removesuffix(names[0]) + end for end in names)
+            if is_one_hot(hot) and {*scores} <= {*seen.single}:
+                are = kind_of_rows(np.stack([seen.single[name] for name in scores], axis=1))
+                yield {"scores": scores, "are": are, "labels": labels}
+
+
 def _of_two_words(seen: Seen) -> Iterator[ReadFields]:
     """Yield two columns named after the outcomes of an event that labels number."""
     for words in OUTCOMES:
@@ -550,7 +469,7 @@ def _of_two_words(seen: Seen) -> Iterator[ReadFields]:
 
 def _is_text(where: str, options: ReadOptions) -> bool:
     """Return whether a file is read as text."""
-    name = options.format or extension_of(where).removeprefix(".")
+    name = options.format or extension_of(plain_name(where)).removeprefix(".")
     return name in (*OF_TEXT, "ndjson")
 
 
@@ -574,24 +493,6 @@ def _single_arrays(where: str, options: ReadOptions) -> Iterator[ReadFields]:
     are = kind_of_rows(np.asarray(scores[:ROWS]))
     if are is not None:
         yield {"are": are, "labels": next(iter(named))}
-
-
-def kind_of_rows(values: NDArray[Any]) -> ScoresAre | None:
-    """Return what rows of scores look like; None for what can't be read."""
-    if not np.isfinite(values).all():
-        return "logits"
-    sums, shares = values.sum(axis=1), values.min() >= 0 and values.dtype.kind in "fiu"
-    for total, are in ((1, "probs"), (100, "percent")):
-        if shares and values.max() <= total and (np.abs(sums - total) <= 0.3 * total).all():
-            lost = lost_in_sums(values.astype(np.float64), total) or 0.0
-            if (np.abs(sums - total) <= max(TOLERANCE * total, lost)).all():
-                return cast("ScoresAre", are)
-    if values.max() <= 0:
-        totals = np.exp(values.astype(np.float64)).sum(axis=1)
-        if (np.abs(totals - 1) <= TOLERANCE).all():
-            return "log-probs"
-    # Of one sign they may be shares, distances, votes or logarithms of another base.
-    return "logits" if values.min() < 0 < values.max() else None
 
 
 def _binary(values: NDArray[Any], words: Set[str] = frozenset({"true", "false"})) -> bool:

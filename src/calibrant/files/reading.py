@@ -29,14 +29,12 @@ from calibrant.core.text import counted
 from calibrant.core.weights import check_each_weight
 from calibrant.files.assembly import Assembler, array_of, rules_of
 from calibrant.files.atomic import StrPath
-from calibrant.files.formats import FORMATS, format_of, open_rows
+from calibrant.files.formats import format_of, open_rows
 from calibrant.files.formats.base import HEAD, REFERENCE, Columns
 from calibrant.files.formats.logs.reader import LogReader, is_log
-from calibrant.files.formats.numpy_files import npy_stream
-from calibrant.files.formats.tables import is_data_set
 from calibrant.files.formats.text import HeaderlessError
 from calibrant.files.gate import PARTLY, UnpackedError, check_regular, readable
-from calibrant.files.opening import extension_of, is_folder, is_url
+from calibrant.files.opening import is_folder, is_url
 from calibrant.files.options import ReadFields, ReadOptions
 from calibrant.files.proposing import command, proposals
 from calibrant.files.schema import ONE_SCORE, TOP_ONLY, FileKind, choose
@@ -485,13 +483,16 @@ def with_proposal(error: PredictionsError, where: str, options: ReadOptions) -> 
     return error if line is None else PredictionsError(f"{error}{PROPOSED}{line}")
 
 
-def propose(where: str, options: ReadOptions, error: PredictionsError | None = None) -> str | None:
+def propose(
+    where: str, options: ReadOptions, error: PredictionsError | None = None, *, piped: bool = False
+) -> str | None:
     """Return a command that reads a file which can't be read, or None where that leaves doubts.
 
     Args:
         where: the file.
         options: those that don't read it.
         error: why not, where that is known.
+        piped: whether it was written anew already.
     """
     if isinstance(error, UnpackedError):
         partly = PARTLY in str(error) and reads(where, options, options, partly=True)
@@ -508,15 +509,14 @@ def propose(where: str, options: ReadOptions, error: PredictionsError | None = N
         found = [o for o in tried if o != options and reads(where, o, options)]
         if found:
             return command(where, found[0]) if len(found) == 1 else None
+
+    def line_of(place: str, own: ReadOptions) -> str | None:
+        if reads(place, own, options):
+            return command(place, own)
+        return propose(place, own, piped=True)
+
     with suppress(Exception):
-        return through_a_pipe(
-            where,
-            options,
-            error,
-            lambda place, own: (
-                command(place, own) if reads(place, own, options) else propose(place, own)
-            ),
-        )
+        return None if piped else through_a_pipe(where, options, error, line_of)
     return None
 
 
@@ -544,57 +544,3 @@ def check_place(where: str, options: ReadOptions) -> None:
     if options.format is None and not is_folder(where) and not is_log(where):
         format_of(where)
     check_regular(Path(where), where, folders=True)
-
-
-def read_column(path: StrPath, name: str, options: ReadOptions | None = None) -> NDArray[Any]:
-    """Return the (N,) field `name` of a file, numbers or text.
-
-    Raises:
-        PredictionsError: no such field, one that isn't of shape (N,), or a format of single arrays.
-    """
-    where, options = fspath(path), options or ReadOptions()
-    folder = is_folder(where) and not is_data_set(where) and not is_log(where)
-    if folder or options.format == "npy" or extension_of(where) == ".npy":
-        known = [end for each in FORMATS.values() for end in each.extensions if end != ".npy"]
-        raise PredictionsError(
-            f"{where}: a column such as '{name}' can be read from {', '.join(known)} only"
-        )
-    check_place(where, options)
-    with open_rows(where, options) as file, readable(f"column '{name}'", where):
-        if name not in file.names():
-            raise PredictionsError(f"{where}: there is no column '{name}'")
-        column = file.everything([name], [name])[name]
-    if column.ndim != 1:
-        raise PredictionsError(f"{where}: '{name}' must have shape (N,), not {column.shape}")
-    return column
-
-
-def read_ids(path: StrPath, options: ReadOptions | None = None) -> NDArray[Any] | None:
-    """Return what rows of a file are called, (N,), or None where it doesn't say.
-
-    That is the field that `options` names as ``id``, or one called ``id``.
-
-    Raises:
-        PredictionsError: the named field isn't there, or isn't of shape (N,).
-    """
-    where, options = fspath(path), options or ReadOptions()
-    if options.id is not None:
-        return read_column(path, options.id, options)
-    if is_folder(where) and not is_data_set(where) and not is_log(where):
-        return None
-    with open_rows(where, options) as file:
-        if "id" not in file.names() or len(file.shape("id")) != 1:
-            return None
-    return read_column(path, "id", options)
-
-
-def read_images(path: StrPath) -> NDArray[Any]:
-    """Return the pictures of a ``.npy`` file, mapped, not read.
-
-    Raises:
-        PredictionsError: it is no such file.
-    """
-    where = fspath(path)
-    check_regular(Path(where), where)
-    with readable("images", where), open(where, "rb") as file:
-        return npy_stream(file, where, mapped=True).whole()

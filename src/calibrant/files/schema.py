@@ -51,6 +51,11 @@ ANY_SCORES = "scores"
 ONE_SCORE = ("prob", "logit")
 # One number a row, about the predicted class: a confidence, or any score.
 TOP_ONLY = ("toplabel", "score")
+# What they are called elsewhere, which is taken where nothing else is.
+TRUTH = re.compile(
+    r"labels?|truths?|targets?|gts?|gold|ground_?truths?|y|y_?(true|test)|true|actual|"
+    r"(true|gt|gold|target)_?(labels?|class)"
+)
 PREDICTED = ("pred_label", "predicted")
 CORRECT = "correct"
 WEIGHT = "weight"
@@ -224,8 +229,14 @@ class _Choice:
             if key is None:
                 continue
             fields[role], own = self._columns(key, wide, role)
-            if own is not None and self.many and names is not None and options.scores is None:
+            if own is not None and names is not None and (role == "labels" or self.many):
                 fields[role] = self._same_order(own, names, fields[role], key)
+            elif own is not None and role == "labels" and not options.classes:
+                raise PredictionsError(
+                    f"{self.where}: the labels stand in columns named after classes, such as "
+                    f"'{fields[role][0]}', but the scores don't; name the classes in their order "
+                    "by --classes (classes=)"
+                )
         both = scores == "logits" and "probs" in self.known
         if both and (options.are, options.scores, options.kind) == (None, None, None):
             # What can't be read isn't meant.
@@ -435,7 +446,9 @@ class _Choice:
                 "--labels (labels=)"
             )
         if not there and self.options.labelled:
-            raise self._unlabelled(candidates)
+            there = [name for name in self.single if TRUTH.fullmatch(name.lower())]
+            if len(there) != 1:
+                raise self._unlabelled(candidates)
         return there[0] if there else None
 
     def _of_network(self) -> dict[str, str | None]:

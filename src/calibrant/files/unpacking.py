@@ -1,65 +1,62 @@
-"""Files that another program has to write anew before they are read: packed, in another encoding,
-without a header. What is typed for it ends in a pipe to a command that reads standard input.
+"""Files that another program has to write anew before they are read: in another encoding or shape,
+without a header or below a title. What is typed ends in a pipe to a command that reads standard
+input.
 """
 
 from __future__ import annotations
 
-import bz2
 import csv
-import gzip
-import lzma
+import io
+import re
 import shlex
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core.errors import PredictionsError
 from calibrant.files.formats import FORMATS, open_rows
+from calibrant.files.formats.base import ArrayReader
+from calibrant.files.formats.cells import NUMBER
 from calibrant.files.formats.text import HeaderlessError
 from calibrant.files.gate import MOST_DOCUMENT_BYTES, NotUtf8Error
-from calibrant.files.opening import extension_of, is_folder, is_url, open_binary
+from calibrant.files.opening import extension_of, is_folder, is_url, open_binary, size_of
 from calibrant.files.options import FormatName, ReadOptions
-from calibrant.files.proposing import ROWS, kind_of_rows
+from calibrant.files.seeing import ROWS, kind_of_rows
 
-# How packed files begin, what unpacks them, and what is typed for it.
-PACKED: tuple[tuple[bytes, Callable[[str], Any], str], ...] = (
-    (b"\x1f\x8b", gzip.open, "gunzip -c"),
-    (b"BZh", bz2.open, "bunzip2 -c"),
-    (b"\xfd7zXZ", lzma.open, "xz -dc"),
+# No row of so few is left out.
+FEW = 20
+# Lines among which a header is looked for, and bytes of them.
+LINES, LINE_BYTES = 40, 1 << 16
+# No larger table is tried in parts.
+MOST_TRIED = 1 << 24
+# How arrays that hold all there is become one by name: what is seen of them, and what is typed.
+ARRANGED: tuple[tuple[Callable[[NDArray[Any]], bool], str], ...] = (
+    (lambda a: a.dtype.names is not None, "{n: a[n].squeeze() for n in a.dtype.names}"),
+    (lambda a: _scores_of(a[:, :-1], a[:, -1]), "dict(scores=a[:, :-1], labels=a[:, -1])"),
+    (lambda a: _scores_of(a[:, 1:], a[:, 0]), "dict(scores=a[:, 1:], labels=a[:, 0])"),
 )
+# How an array is read, by the extension of its file.
+OF_HDF5 = "__import__('h5py').File({0!r})[{1!r}][()]"
+LOADED = {
+    ".npy": "np.load({0!r})",
+    ".npz": "np.load({0!r})[{1!r}]",
+    ".h5": OF_HDF5,
+    ".hdf5": OF_HDF5,
+}
 
 
-def _unpacked(where: str, error: PredictionsError | None) -> tuple[str, str, bytes] | None:
-    """Return what is typed to unpack a file, or to write it as UTF-8, and what comes then.
+class Written(NamedTuple):
+    """What another program would write of a file: what is typed, the extension, and that itself."""
 
-    Returns:
-        The command, the extension of what it writes, and that itself; None for any other file.
-    """
-    with open_binary(where) as file:
-        first = file.read(6)
-    extension = extension_of(where)
-    name = shlex.quote(where)
-    for mark, opened, typed in PACKED:
-        if first.startswith(mark):
-            own = extension_of(where.removesuffix(Path(where).suffix)) or extension
-            with opened(where) as file:
-                return f"{typed} {name}", own, file.read(MOST_DOCUMENT_BYTES)
-    if extension == ".zip" and first.startswith(b"PK"):
-        with zipfile.ZipFile(where) as archive:
-            (member,) = archive.infolist()
-            with archive.open(member) as part:
-                held = part.read(MOST_DOCUMENT_BYTES)
-        return f"unzip -p {name}", extension_of(member.filename), held
-    if isinstance(error, NotUtf8Error) and b"\0" not in (held := Path(where).read_bytes()):
-        text = held.decode("cp1252").encode()
-        return f"iconv -f WINDOWS-1252 -t UTF-8 {name}", extension, text
-    return None
+    typed: str
+    extension: str
+    held: bytes
 
 
 def through_a_pipe(
@@ -68,7 +65,7 @@ def through_a_pipe(
     error: PredictionsError | None,
     line_of: Callable[[str, ReadOptions], str | None],
 ) -> str | None:
-    """Return a command that unpacks a file and reads what comes from standard input.
+    """Return a command that writes a file anew and reads what comes from standard input.
 
     Args:
         where: a file that isn't read as it is; a URL and a folder have no such command.
@@ -78,40 +75,113 @@ def through_a_pipe(
     """
     if is_url(where) or is_folder(where):
         return None
-    found = _unpacked(where, error)
-    if found is None:
-        try:  # a table of another name
+    if extension_of(where) not in (".zip", *LOADED):  # a table of another name
+        try:
             open_rows(where, options.but(format="csv")).held.close()
         except HeaderlessError as headerless:
             return below_a_header(headerless)
-        return None
-    typed, extension, held = found
-    names: list[FormatName] = [n for n, form in FORMATS.items() if extension in form.extensions]
-    with TemporaryDirectory() as folder:
-        place = str(Path(folder) / "rows")
-        Path(place).write_bytes(held)
-        line = line_of(place, options.but(format=names[0]))
-    return None if line is None else f"{typed} | {line.replace(place, '-')}"
+        except PredictionsError:
+            pass
+    for typed, extension, held in _written_anew(where, options, error):
+        forms: list[FormatName] = [n for n, each in FORMATS.items() if extension in each.extensions]
+        with TemporaryDirectory() as folder:
+            place = str(Path(folder) / "rows")
+            Path(place).write_bytes(held)
+            line = line_of(place, options.but(format=forms[0]))
+        if line is not None:
+            return f"{typed} | {line.replace(place, '-')}"
+    return None
+
+
+def _written_anew(
+    where: str, options: ReadOptions, error: PredictionsError | None
+) -> Iterator[Written]:
+    name, extension = shlex.quote(where), extension_of(where)
+    if extension == ".zip":
+        with zipfile.ZipFile(where) as archive:
+            (member,) = archive.infolist()
+            with archive.open(member) as part:
+                held = part.read(MOST_DOCUMENT_BYTES)
+        yield Written(f"unzip -p {name}", extension_of(member.filename), held)
+    elif isinstance(error, NotUtf8Error) and b"\0" not in (held := Path(where).read_bytes()):
+        text = held.decode("cp1252").encode()
+        yield Written(f"iconv -f WINDOWS-1252 -t UTF-8 {name}", extension, text)
+    elif extension in LOADED:
+        yield from _arranged(where, options)
+    elif (options.format or "csv") in ("csv", "tsv") and size_of(where) <= MOST_TRIED:
+        yield from _below_titles(where, name)
+
+
+def _scores_of(scores: NDArray[Any], labels: NDArray[Any]) -> bool:
+    """Return whether columns are scores, and the one beside them their classes."""
+    kind = kind_of_rows(scores) if scores.shape[1] > 1 else None
+    return kind is not None and set(np.unique(labels).tolist()) <= {*range(scores.shape[1])}
+
+
+def _arranged(where: str, options: ReadOptions) -> Iterator[Written]:
+    """Yield one array of named fields, or of scores and labels in one, as arrays by name."""
+    with open_rows(where, options.but(are=options.are or "probs")) as file:
+        names = list(file.names()) if isinstance(file, ArrayReader) else []
+        for name in names if len(names) == 1 else ():
+            array = next(iter(file.read([name], [slice(0, min(ROWS, file.shape(name)[0]))])))[name]
+            for fits, typed in ARRANGED:
+                if (array.dtype.names or array.ndim == 2) and fits(array):
+                    code = (
+                        "import sys, numpy as np; "
+                        f"a = {LOADED[extension_of(where)].format(where, name)}; "
+                        f"np.savez(sys.stdout.buffer, **{typed})"
+                    )
+                    held = io.BytesIO()
+                    # The same words that are typed: ours, and none of the file's.
+                    np.savez(held, **eval(typed, {"a": array}))
+                    yield Written(f"python -c {shlex.quote(code)}", ".npz", held.getvalue())
+                    return
+
+
+def _below_titles(where: str, name: str) -> Iterator[Written]:
+    """Yield a table without the lines above its header, of Weka's its rows, or without a sum."""
+    with open_binary(where) as file:
+        first = file.read(LINE_BYTES).decode("utf-8-sig").splitlines()[:LINES]
+    mark = max(",;\t", key=lambda each: first[-2].count(each))
+    rows = list(csv.reader(first[:-1], delimiter=mark))
+    numbers = [[NUMBER.fullmatch(cell) is not None for cell in row] for row in rows]
+    held = Path(where).read_bytes()
+    if "distribution" in rows[0]:
+        count = len(rows[1]) - rows[0].index("distribution")
+        header = ",".join(f"prob_{k}" for k in range(count))
+        typed = f"sed '1s/distribution,*/{header}/; s/\\*//g' {name}"
+        text = re.sub(b"distribution,*", header.encode(), held, count=1).replace(b"*", b"")
+        yield Written(typed, ".csv", text)
+    # A header stands where the cells below it are all of its number, and of one kind.
+    last = len(rows) - 1
+    alike = next((k for k in range(last) if numbers[k:] == numbers[k : k + 1] * (last - k + 1)), 0)
+    for above in range(max(alike - 2, 1), alike):
+        text = b"\n".join(held.split(b"\n")[above:])
+        yield Written(f"tail -n +{above + 1} {name}", ".csv", text)
+    text = held.rstrip().rpartition(b"\n")[0] + b"\n"
+    if (count := text.count(b"\n")) > FEW:
+        yield Written(f"head -n {count} {name}", ".csv", text)
 
 
 def below_a_header(error: HeaderlessError) -> str | None:
     """Return the command that puts names above columns that have none, where these are clear."""
     with suppress(Exception):
         with open(error.where, encoding="utf-8-sig", newline="") as file:
-            cells = list(islice(csv.reader(file, delimiter=error.separator), ROWS))
+            cells = list(csv.reader(file.readlines(LINE_BYTES), delimiter=error.separator))
         values = np.array([[float(c.replace(",", ".")) for c in row] for row in cells if row])
         classes = values.shape[1] - 1
         rest = "calibrant measure - --format csv"
         events = np.isin(values, (0, 1)).all(axis=0)
+        names: list[str] = []
         if classes == 1 and events.sum() == 1 and ((values >= 0) & (values <= 1)).all():
-            above = error.separator.join(np.where(events, "label", "prob"))
-            return f"(echo {shlex.quote(above)}; cat {shlex.quote(error.where)}) | {rest}"
-        ends = [k for k in (0, classes) if set(values[:, k].tolist()) <= {*range(classes)}]
-        are = kind_of_rows(np.delete(values, ends, axis=1))
-        stem = {"probs": "prob", "logits": "logit"}.get(str(are))
-        if len(ends) == 1 and classes > 1 and stem:
-            names = [f"{stem}_{k}" for k in range(classes)]
-            names.insert(ends[0], "label")
-            above = shlex.quote(error.separator.join(names))
+            names = np.where(events, "label", "prob").tolist()
+        for place in (0, classes):
+            are = kind_of_rows(np.delete(values, place, axis=1)) if classes > 1 else None
+            stem = {"probs": "prob", "logits": "logit"}.get(str(are))
+            if stem and set(values[:, place].tolist()) <= {*range(classes)}:
+                names = [f"{stem}_{k}" for k in range(classes)]
+                names.insert(place, "label")
+        above = shlex.quote(error.separator.join(names))
+        if names:
             return f"(echo {above}; cat {shlex.quote(error.where)}) | {rest}"
     return None

@@ -88,6 +88,19 @@ def units(logits: FloatArray) -> Iterator[Finding]:
                 keep,
                 certain=True,
             )
+    elif high <= 0:
+        for base in (2, 10):
+            if abs(float(base) ** logits[0] @ np.ones(logits.shape[1]) - 1) > 1e-3:
+                continue
+            if (np.abs((float(base) ** logits).sum(axis=1) - 1) <= 1e-3).all():
+                yield Finding(
+                    "units",
+                    f"{base} to the power of every row of 'logits' sums to 1, so that they are "
+                    f"logarithms to the base {base}; multiply them by {np.log(base):.12g}",
+                    {},
+                    keep,
+                    certain=True,
+                )
 
 
 def softmax_twice(probs: FloatArray) -> Iterator[Finding]:

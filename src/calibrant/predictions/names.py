@@ -113,7 +113,11 @@ def numbered(labels: Array, names: ClassNames | None, source: str, key: str = "l
 
 
 def _plain(name: str) -> str:
-    """Return a name without what spellings differ in: capitals, and marks between its words."""
+    """Return a name without what spellings differ in: capitals, and marks between its words.
+
+    Bytes that Python has printed are the text in them.
+    """
+    name = re.sub(r"^b(['\"])(.*)\1$", r"\2", name)
     return re.sub(r"[\W_]+", " ", name.casefold()).strip() or name
 
 

@@ -50,6 +50,10 @@ USUAL = 3.0
 FAR = 0.2
 # Of two classes that are about as likely, the likelier one is right in no larger share.
 CLOSE = 0.62
+# Logits within so little leave all classes about as likely, if they are right; networks' don't.
+NARROW = 2.0
+# No network's logits have to be multiplied by more.
+MOST_OFF = 10.0
 # A share of rows of which the same is said.
 MOST_ALIKE = 0.9
 # A smaller share of copies changes nothing.
@@ -201,6 +205,8 @@ class _Seen:
         """Yield what scores and labels say together."""
         if self.labels is None or self.many or self.n < FEW:
             return
+        if self.kind == "logits":
+            yield from _without_scale(self)
         if self.binary:
             yield from _of_event(self.probs[:, 1], self.labels)
         elif self.kind == "score" or (self.top_only and np.ptp(self.said) == 0):
@@ -213,6 +219,34 @@ class _Seen:
             )
         else:
             yield from _agreement(self.said, self.labels, self)
+
+
+def _without_scale(seen: _Seen) -> Iterator[Finding]:
+    """Yield logits by which hardly any class is likelier than another, though the largest is right.
+
+    Networks that were trained to say less are off by a factor of three or so, not of a hundred.
+    """
+    scores, labels = seen.scores, seen.labels
+    first = np.ptp(scores[:FIRST], axis=1)
+    if labels is None or np.median(first) > NARROW or not np.isfinite(scores.min()):
+        return
+    if 0 <= scores.min() <= scores.max() <= 1:
+        return  # which is said of them as it is
+    even, right = 1 / scores.shape[1], float((seen.said == labels).mean())
+    sure = float(seen.confidence.mean())
+    apart = right - sure
+    if apart < FAR or math.exp(-2 * seen.n * apart**2) > SURE_ODDS:
+        return
+    # How their likelihood changes where they are multiplied by more than 10.
+    likelier = softmax(MOST_OFF * scores)
+    gained = scores[np.arange(seen.n), labels] - (likelier * scores).sum(axis=1)
+    if gained.mean() > 0 and _above(seen.said, labels) > SURE:
+        yield Finding(
+            "scale",
+            f"accuracy is {right:.1%}, but the mean confidence is {sure:.1%}, where a guess has "
+            f"{even:.1%}: the logits may lack their scale, as similarities do, or were divided by "
+            "a number",
+        )
 
 
 def _descends(scores: FloatArray) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypedDict, TypeVar, get_args
 
@@ -127,7 +129,8 @@ def _in_processes(
                 waiting = iter(list(left.items()))
                 # Few at a time, so that an error or an interrupt ends the work soon.
                 for i, item in waiting:
-                    running[pool.submit(function, item)] = i
+                    with _without_interrupts():  # the first ones start processes
+                        running[pool.submit(function, item)] = i
                     if len(running) > 2 * workers:
                         yield from _taken(running, left)
                 while running:
@@ -139,6 +142,23 @@ def _in_processes(
                     "a process that worked on shards was killed again and again, most likely for "
                     "want of memory; try fewer workers"
                 ) from error
+
+
+@contextmanager
+def _without_interrupts() -> Generator[None]:
+    """Let processes that start here never hear of Ctrl-C, which a terminal sends to all of them.
+
+    This one hears of it in the end, and ends them. They would say where they were just then.
+    """
+    if os.name != "posix" or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    resource_tracker.ensure_running()  # which, as it starts, lets interrupts in again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _taken(running: dict[Future[Any], int], left: dict[int, Any]) -> Iterator[tuple[int, Any]]:

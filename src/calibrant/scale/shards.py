@@ -24,7 +24,7 @@ from calibrant.core.errors import (
     PredictionsError,
 )
 from calibrant.core.text import counted
-from calibrant.files.formats import EXTENSIONS
+from calibrant.files.formats import EXTENSIONS, plain_name
 from calibrant.files.formats.logs.reader import is_log
 from calibrant.files.formats.numpy_files import SCORES
 from calibrant.files.gate import check_name, load_json, readable
@@ -95,7 +95,7 @@ def _files_of(where: str, above: tuple[str, ...] = ()) -> Iterator[str]:
     check_name(where)
     if _is_pattern(where) and (is_url(where) or not Path(where).exists()):
         found = sorted(matching(where), key=by_number)
-        files = [place for place in found if extension_of(place) in EXTENSIONS and is_file(place)]
+        files = [place for place in found if _has_format(place) and is_file(place)]
         if not files:
             raise PredictionsError(f"{where}: no file of predictions goes by this pattern")
         yield from _without_companions(files)
@@ -109,6 +109,10 @@ def _files_of(where: str, above: tuple[str, ...] = ()) -> Iterator[str]:
         yield from _of_manifest(where, above)
     else:
         yield where
+
+
+def _has_format(place: str) -> bool:
+    return extension_of(plain_name(place)) in EXTENSIONS
 
 
 def _is_pattern(where: str) -> bool:
@@ -125,9 +129,7 @@ def _of_folder(folder: str, *, deep: bool = False) -> list[str]:
     files = [
         place
         for place in inside
-        if extension_of(place) in EXTENSIONS
-        and not name_of(place).startswith((".", "_"))
-        and is_file(place)
+        if _has_format(place) and not name_of(place).startswith((".", "_")) and is_file(place)
     ]
     for place in inside:
         if is_folder(place):

@@ -14,8 +14,8 @@ of `save_to_disk`         `correct`. Columns of scores may hold a list a row
                           folder that holds them
 ========================  =======================================================================
 
-Logs of evaluations of language models are known by what they hold, whatever their name
-(`calibrant.files.formats.logs`).
+Text may be packed by gzip, bzip2 or xz. Logs of evaluations of language models are known by what
+they hold, whatever their name (`calibrant.files.formats.logs`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ from typing import NamedTuple
 from calibrant.core.errors import PredictionsError
 from calibrant.files.formats.base import RowReader, RowWriter
 from calibrant.files.formats.hdf5 import Hdf5Reader, Hdf5Writer
-from calibrant.files.formats.json_lines import JsonLinesReader, JsonLinesWriter, JsonReader
+from calibrant.files.formats.json_lines import (
+    JsonLinesReader,
+    JsonLinesWriter,
+    JsonReader,
+    NestedReader,
+)
 from calibrant.files.formats.logs.reader import LogReader, logs_at
 from calibrant.files.formats.numpy_files import NpyReader, NpyWriter, NpzReader, NpzWriter
 from calibrant.files.formats.tables import (
@@ -74,6 +79,16 @@ _PICKLES = (".pkl", ".pickle", ".joblib")
 _EXCEL = (".xlsx", ".xls", ".ods")
 # What is typed to unpack a file, by its extension.
 _PACKED = {".gz": "gunzip -k", ".bz2": "bunzip2 -k", ".xz": "unxz -k", ".zst": "unzstd"}
+# Formats of text, which a file of any name may have, and which are read packed, but for Zstandard.
+OF_TEXT: tuple[FormatName, ...] = ("csv", "tsv", "jsonl", "json")
+
+
+def plain_name(where: str) -> str:
+    """Return the name of a file without the extension of what packed it, if it is text."""
+    inner, _, last = where.rpartition(".")
+    packed = f".{last.lower()}" in [*_PACKED][:3]
+    ends = {end for name in OF_TEXT for end in FORMATS[name].extensions}
+    return inner if packed and extension_of(inner) in ends else where
 
 
 def format_of(where: str, known: tuple[str, ...] = EXTENSIONS) -> Format:
@@ -82,7 +97,7 @@ def format_of(where: str, known: tuple[str, ...] = EXTENSIONS) -> Format:
     Raises:
         PredictionsError: none of the known ones.
     """
-    extension = extension_of(where)
+    extension = extension_of(plain_name(where) if known is EXTENSIONS else where)
     if extension in _PICKLES:
         raise PredictionsError(
             f"{where}: pickles are refused, because they can run code; save the arrays with "
@@ -135,7 +150,8 @@ def open_rows(where: str, options: ReadOptions) -> RowReader:
     else:
         reader = NpyReader if folder else format_of(where).reader
     with readable("the file", where):
-        return reader(where, options)
+        opened = reader(where, options)
+        return NestedReader(opened) if opened.nested() else opened
 
 
 def open_writer(where: str, rows: int, scores: str) -> RowWriter:

@@ -54,7 +54,7 @@ class RowReader(ABC):
     are: ScoresAre | None = None
     cluster: str | None = None
     tabular: ClassVar[bool] = False
-    noun: ClassVar[str] = "the file"
+    noun: str = "the file"
     expected: str | None = None
 
     def __init__(self, where: str, options: ReadOptions) -> None:
@@ -149,6 +149,14 @@ class RowReader(ABC):
     def kept(self, names: Sequence[str], spans: Iterable[slice]) -> Iterator[Any]:
         """Yield what holds fields as it stands in the file, whatever it is, to be written again."""
         return self.read(names, spans, names)
+
+    def nested(self) -> bool:
+        """Return whether cells of a table hold lists, or numbers by class, that it doesn't read."""
+        return False
+
+    def objects(self, names: Collection[str] | None) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the rows of a table, numbered, some of its columns or all of them."""
+        return iter(())
 
     def lists(self) -> Collection[str]:
         """Return the columns of a table that hold a list a row."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from itertools import islice
 from typing import Any, cast
 
@@ -17,63 +18,15 @@ from calibrant.files.formats.base import (
     CLASS_NAMES,
     LABEL_NAMES,
     OF_THE_NETWORK,
+    CellRule,
     Columns,
+    RowReader,
     objects,
     words_for,
 )
-from calibrant.files.formats.text import NUMBER, SHOWN_CHARACTERS, TextReader, TextWriter
+from calibrant.files.formats.cells import NUMBER, SHOWN_CHARACTERS, flat_row
+from calibrant.files.formats.text import TextReader, TextWriter
 from calibrant.files.gate import MOST_DOCUMENT_BYTES, json_entries, load_json, readable
-
-# Keys of lists that name classes, and of those that hold their scores, as pipelines write them.
-OF_NAMES, OF_SCORES = ("labels", "classes", "displayNames"), ("scores", "confidences")
-
-
-def flat_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a JSON object with the keys of objects within it behind their own: ``prob_cat``.
-
-    A list of classes with their scores is such an object, in whatever order they stand.
-    """
-    flat: dict[str, Any] = {}
-    paired = row if row.keys().isdisjoint(OF_SCORES) else _paired(row)
-    for key, value in paired.items():
-        held: Any = value
-        if isinstance(held, list) and held and isinstance(held[0], dict):
-            held = _by_class(cast(list[Any], held))
-        if isinstance(held, dict):
-            stem = {"logits": "logit", "probs": "prob", "labels": "label"}.get(key, key)
-            inner = flat_row(cast(dict[str, Any], held))
-            flat |= {f"{stem}_{name}": one for name, one in inner.items()}
-        else:
-            flat[key] = held
-    return flat
-
-
-def _by_class(entries: list[Any]) -> Any:
-    """Return a list of ``{"label": "cat", "score": 0.8}`` as an object, and others as they are."""
-    found: dict[str, Any] = {}
-    for entry in entries if len(entries) > 1 else ():
-        held = list(cast(dict[str, Any], entry).values()) if isinstance(entry, dict) else []
-        text = [one for one in held if isinstance(one, str)]
-        numbers = [one for one in held if isinstance(one, int | float)]
-        if [len(held), len(text), len(numbers)] != [2, 1, 1] or text[0] in found:
-            return entries
-        found[text[0]] = numbers[0]
-    return found or entries
-
-
-def _paired(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an object that lists classes, and their scores apart, with the scores by class."""
-    names = [key for key in OF_NAMES if isinstance(row.get(key), list)]
-    scores = [key for key in OF_SCORES if isinstance(row.get(key), list)]
-    if len(names) != 1 or len(scores) != 1:
-        return row
-    called, numbers = cast(list[Any], row[names[0]]), cast(list[Any], row[scores[0]])
-    if len(called) != len(numbers) or not all(isinstance(name, str) for name in called):
-        return row
-    found = dict(zip(called, numbers, strict=True))
-    if len(found) < max(len(called), 2):
-        return row
-    return {key: value for key, value in row.items() if key != names[0]} | {scores[0]: found}
 
 
 class JsonLinesReader(TextReader):
@@ -86,6 +39,9 @@ class JsonLinesReader(TextReader):
     noun = "the JSON lines"
     _entries: list[str] | None = None
     _holders: dict[str, str] | None = None
+    _batched = False
+    unit = "line"
+    _keys: set[str]
 
     def open(self) -> None:
         """Read the first row."""
@@ -94,150 +50,31 @@ class JsonLinesReader(TextReader):
         if first is None:
             raise PredictionsError(f"{self.where}: is empty; expected a JSON object in each line")
         self._first = self.flat(*first)
-        self._keys = self._first.keys()
+        if self.options.kind is None and _is_batch(self._first.values()):
+            self._batched = True
+            self._first = self.flat(*next(self.lines()))
+        self._keys = {*self._first}
 
-    def lines(self) -> Iterator[tuple[int, str]]:
+    def lines(self) -> Iterator[tuple[int, Any]]:
         """Yield the lines that aren't blank, numbered; of one JSON array its entries."""
         if self._entries is None:
             start = re.match(r"\s*\[\s*\{", self.text().read(SHOWN_CHARACTERS))
             self._entries = self._array() if start else []
-        if self._entries:
-            return iter(enumerate(self._entries, start=1))
-        return ((i, line) for i, line in enumerate(self.text(), start=1) if line.strip())
+        lines = enumerate(self._entries or self.text(), start=1)
+        return self._rows_in((i, line) for i, line in lines if line.strip())
+
+    def _rows_in(self, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+        """Yield rows, those of a batch one by one."""
+        for number, line in lines:
+            for row in self._rows_of(line) if self._batched else [line]:
+                yield number, row
 
     def _array(self) -> list[str]:
         """Return the entries of a file that is one JSON array, as lines."""
         return json_entries(self.text().read(MOST_DOCUMENT_BYTES + 1), self.where)
 
-    def names(self) -> Sequence[str]:
-        """Return the keys, those of objects within a row behind their own."""
-        return list(self._first)
-
-    def holder(self, name: str) -> str:
-        """Return the key of the object that holds a field."""
-        if self._holders is None:
-            first = cast(dict[str, Any], json.loads(next(self.lines())[1]))
-            self._holders = {field: key for key in first for field in flat_row({key: first[key]})}
-        return self._holders[name]
-
-    def kept(self, names: Sequence[str], spans: Iterable[slice]) -> Iterator[Columns]:
-        """Yield the values, whatever they are."""
-        lines, at = self.lines(), 0
-        for span in spans:
-            some = islice(lines, span.start - at, span.stop - at)
-            rows = [cast(dict[str, Any], json.loads(line)) for _, line in some]
-            at = span.stop
-            yield {name: objects([row[name] for row in rows]) for name in names}
-
-    def lists(self) -> Collection[str]:
-        """Return the keys that hold lists."""
-        return [name for name, cell in self._first.items() if isinstance(cell, list)]
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape that the first row and the number of lines say."""
-        cell = self._first[name]
-        with readable(self.noun, self.where):
-            own = (self.rows,)
-        return (*own, len(cast(list[Any], cell))) if isinstance(cell, list) else own
-
-    def type_of(self, name: str) -> str:
-        """Return the type of the first row's value."""
-        cell = self._first[name]
-        if isinstance(cell, str):
-            bare = cell.removesuffix("%") if self.options.are == "percent" else cell
-            return "" if NUMBER.fullmatch(bare) and not bare.isdigit() else "text"
-        with readable(f"'{name}'", self.where):
-            return str(np.asarray(cell).dtype)
-
-    def parsed(
-        self, lines: list[tuple[int, str]], names: Sequence[str], words: Collection[str]
-    ) -> Columns:
-        """Return the fields of some lines."""
-        rows = [self._row(number, line, names) for number, line in lines]
-        numbers = [number for number, _ in lines]
-        found = {
-            name: self._column(name, [row[name] for row in rows], numbers, name in words)
-            for name in names
-        }
-        # Most lines hold neither, so that not every value is looked at.
-        some = any("true" in text or "false" in text for _, text in lines)
-        for name in names:
-            if some or True in _truths(self._first[name]):
-                self._check_truth(name, [row[name] for row in rows], numbers)
-        return found
-
-    def _check_truth(self, name: str, cells: list[Any], numbers: list[int]) -> None:
-        """Raise `PredictionsError` where true and false stand among numbers, as 1 and 0 would."""
-        first = _truths(self._first[name])
-        for number, cell in zip(numbers, cells, strict=True):
-            if len(first | _truths(cell)) > 1:
-                raise PredictionsError(
-                    f"{self.where}: line {number}: '{name}' holds true or false where other lines "
-                    "hold numbers, or the other way round; write one of them"
-                )
-
-    def _row(self, line: int, content: str, names: Collection[str]) -> dict[str, Any]:
-        row = self.flat(line, content)
-        # A note that some rows lack holds no score.
-        differ = row.keys() ^ self._keys
-        differ = [k for k in differ if k in names or not _is_note({**self._first, **row}[k])]
-        if differ:
-            odd = sorted(differ)[0]
-            raise PredictionsError(
-                f"{self.where}: line {line} has other keys than the first; see '{odd}'"
-            )
-        return row
-
-    def flat(self, line: int, content: str) -> dict[str, Any]:
-        """Return the row that a line holds."""
-        with suppress(ValueError, RecursionError):
-            row: Any = json.loads(content)
-            if isinstance(row, dict):
-                return flat_row(cast(dict[str, Any], row))
-        shown = content.strip()[:SHOWN_CHARACTERS]
-        raise PredictionsError(f"{self.where}: line {line} is no JSON object: {shown!r}")
-
-    def _column(
-        self, name: str, cells: list[Any], numbers: list[int], worded: bool
-    ) -> NDArray[Any]:
-        wide = isinstance(self._first[name], list)
-        for number, cell in zip(numbers, cells, strict=True):
-            if cell is None:
-                raise PredictionsError(f"{self.where}: line {number}: '{name}' is null")
-            own = len(cast(list[Any], cell)) if isinstance(cell, list) else None
-            if own != (len(self._first[name]) if wide else None):
-                raise PredictionsError(
-                    f"{self.where}: line {number}: lists of '{name}' differ in length"
-                )
-        found = np.array(cells)
-        if any(isinstance(cell, str) for cell in cells):
-            signs = "%" if self.options.are == "percent" and not worded else ""
-            found = self.texts(name, [str(cell).strip().removesuffix(signs) for cell in cells])
-        # Numbers may stand in quotes.
-        if found.dtype.kind == "U" and not worded:
-            with suppress(ValueError):
-                return found.astype(np.float64)
-        return found
-
-
-class JsonReader(JsonLinesReader):
-    """One object of columns: each a list of all rows, or as pandas has it, an object by row.
-
-    What isn't of rows, such as the name of a model, is left out.
-    """
-
-    noun = "the JSON"
-
-    def lines(self) -> Iterator[tuple[int, str]]:
-        """Yield the rows, numbered."""
-        if self._entries is None:
-            self._entries = self._rows_of(self.text().read(MOST_DOCUMENT_BYTES + 1))
-        return iter(enumerate(self._entries, start=1))
-
     def _rows_of(self, text: str) -> list[str]:
-        """Return the rows as lines."""
-        if text.lstrip()[:1] == "[":
-            return json_entries(text, self.where)
+        """Return the rows of an object of columns as lines."""
         document: Any = load_json(text, self.where)
         document = _by_columns(document)
         lists: dict[str, list[Any]] = {}
@@ -260,6 +97,228 @@ class JsonReader(JsonLinesReader):
         each = zip(*columns.values(), strict=True)
         return [json.dumps(dict(zip(columns, row, strict=True))) for row in each]
 
+    def names(self) -> Sequence[str]:
+        """Return the keys, those of objects within a row behind their own."""
+        return list(self._first)
+
+    def holder(self, name: str) -> str:
+        """Return the key of the object that holds a field."""
+        if self._holders is None:
+            first = self.object(*next(self.lines()))
+            self._holders = {field: key for key in first for field in flat_row({key: first[key]})}
+        return self._holders[name]
+
+    def kept(self, names: Sequence[str], spans: Iterable[slice]) -> Iterator[Columns]:
+        """Yield the values, whatever they are."""
+        lines, at = self.lines(), 0
+        for span in spans:
+            some = islice(lines, span.start - at, span.stop - at)
+            rows = [self.object(number, line) for number, line in some]
+            at = span.stop
+            yield {name: objects([row[name] for row in rows]) for name in names}
+
+    def lists(self) -> Collection[str]:
+        """Return the keys that hold lists."""
+        return [name for name, cell in self._first.items() if isinstance(cell, list)]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape that the first row and the number of lines say."""
+        cell = self._first[name]
+        with readable(self.noun, self.where):
+            own = (self.rows,)
+        return (*own, len(cast(list[Any], cell))) if isinstance(cell, list) else own
+
+    def type_of(self, name: str) -> str:
+        """Return the type of the first row's value."""
+        cell = self._first[name]
+        if isinstance(cell, str):
+            bare = cell.removesuffix("%") if self.options.are == "percent" else cell
+            return "" if NUMBER.fullmatch(bare) and not bare.isdigit() else "text"
+        if isinstance(cell, bytes):
+            return "text"
+        with readable(f"'{name}'", self.where):
+            return str(np.asarray(cell).dtype)
+
+    def parsed(
+        self, lines: list[tuple[int, Any]], names: Sequence[str], words: Collection[str]
+    ) -> Columns:
+        """Return the fields of some lines."""
+        rows = [self._row(number, line, names) for number, line in lines]
+        numbers = [number for number, _ in lines]
+        found = {
+            name: self._column(name, [row[name] for row in rows], numbers, name in words)
+            for name in names
+        }
+        # Most lines hold neither, so that not every value is looked at.
+        some = any("true" in held or "false" in held for _, held in lines)
+        for name in names:
+            if some or True in _truths(self._first[name]):
+                self._check_truth(name, [row[name] for row in rows], numbers)
+        return found
+
+    def _check_truth(self, name: str, cells: list[Any], numbers: list[int]) -> None:
+        """Raise `PredictionsError` where true and false stand among numbers, as 1 and 0 would."""
+        first = _truths(self._first[name])
+        for number, cell in zip(numbers, cells, strict=True):
+            if len(first | _truths(cell)) > 1:
+                raise PredictionsError(
+                    f"{self.where}: {self.unit} {number}: '{name}' holds true or false where "
+                    "other lines hold numbers, or the other way round; write one of them"
+                )
+
+    def _row(self, line: int, content: Any, names: Collection[str]) -> dict[str, Any]:
+        row = self.flat(line, content)
+        # A note that some rows lack holds no score.
+        differ = row.keys() ^ self._keys
+        differ = [k for k in differ if k in names or not _is_note({**self._first, **row}[k])]
+        if differ:
+            for empty in [key for key in row if row[key] is None and key not in self._keys]:
+                raise PredictionsError(f"{self.where}: {self.unit} {line}: '{empty}' is null")
+            odd = sorted(differ)[0]
+            raise PredictionsError(
+                f"{self.where}: {self.unit} {line} has other keys than the first; see '{odd}'"
+            )
+        return row
+
+    def flat(self, line: int, content: Any) -> dict[str, Any]:
+        """Return the row that a line holds."""
+        return flat_row(self.object(line, content))
+
+    def object(self, line: int, content: Any) -> dict[str, Any]:
+        """Return the object that a line holds."""
+        with suppress(ValueError, RecursionError):
+            row: Any = json.loads(content)
+            if isinstance(row, dict):
+                return cast(dict[str, Any], row)
+        shown = content.strip()[:SHOWN_CHARACTERS]
+        raise PredictionsError(f"{self.where}: {self.unit} {line} is no JSON object: {shown!r}")
+
+    def _column(
+        self, name: str, cells: list[Any], numbers: list[int], worded: bool
+    ) -> NDArray[Any]:
+        wide = isinstance(self._first[name], list)
+        for number, cell in zip(numbers, cells, strict=True):
+            if cell is None:
+                raise PredictionsError(f"{self.where}: {self.unit} {number}: '{name}' is null")
+            own = len(cast(list[Any], cell)) if isinstance(cell, list) else None
+            if own != (len(self._first[name]) if wide else None):
+                raise PredictionsError(
+                    f"{self.where}: {self.unit} {number}: lists of '{name}' differ in length"
+                )
+        found = np.array(cells)
+        if any(isinstance(cell, str) for cell in cells):
+            signs = "%" if self.options.are == "percent" and not worded else ""
+            found = self.texts(name, [str(cell).strip().removesuffix(signs) for cell in cells])
+        # Numbers may stand in quotes.
+        if found.dtype.kind == "U" and not worded:
+            with suppress(ValueError):
+                return found.astype(np.float64)
+        return found
+
+
+class NestedReader(JsonLinesReader):
+    """A table of which some cells hold lists, numbers by class, or numbers as programs print them.
+
+    Where these are asked for, its rows are read as JSON lines are; anything else the table reads.
+
+    Args:
+        table: the open table.
+    """
+
+    def __init__(self, table: RowReader) -> None:
+        self._table, self.noun = table, table.noun
+        self._asked: list[str] | None = None
+        self.unit = "line" if isinstance(table, TextReader) else "row"
+        super().__init__(table.where, table.options)
+
+    def open(self) -> None:
+        """Read the first row."""
+        self.held.enter_context(self._table.held)
+        super().open()
+        cells = self.object(*next(self.lines()))
+        self._plain = {name for name, cell in cells.items() if self._first.get(name) is cell}
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return cast(Any, self._table).rows
+
+    def lines(self) -> Iterator[tuple[int, Any]]:
+        """Yield the rows, numbered."""
+        return self._table.objects(self._asked)
+
+    def object(self, line: int, content: Any) -> dict[str, Any]:
+        """Return a row, which is an object already."""
+        return content
+
+    def lists(self) -> Collection[str]:
+        """Return the columns that hold lists."""
+        plain = self._plain.intersection(self._table.lists())
+        return [*plain, *(name for name in super().lists() if name not in self._plain)]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape, as the table or the first row says it."""
+        return self._table.shape(name) if name in self._plain else super().shape(name)
+
+    def type_of(self, name: str) -> str:
+        """Return the type, as the table or the first row says it."""
+        return self._table.type_of(name) if name in self._plain else super().type_of(name)
+
+    def _of(self, names: Collection[str]) -> NestedReader | None:
+        """Return a reader of no more columns than some fields take; None where the table does."""
+        if self._plain.issuperset(names):
+            return None
+        some = copy(self)
+        some._asked = [*dict.fromkeys(map(self.holder, names))]
+        some._keys = {name for name in self._first if self.holder(name) in some._asked}
+        return some
+
+    def read(
+        self, names: Sequence[str], spans: Iterable[slice], words: Collection[str] = ()
+    ) -> Iterator[Columns]:
+        """Yield the fields span by span."""
+        some = self._of(names)
+        if some is None:
+            return self._table.read(names, spans, words)
+        return super(NestedReader, some).read(names, spans, words)
+
+    def everything(self, names: Sequence[str], words: Collection[str] = ()) -> Columns:
+        """Return the fields of all rows."""
+        some = self._of(names)
+        if some is None:
+            return self._table.everything(names, words)
+        return super(NestedReader, some).everything(names, words)
+
+    def bad_cell(self, rules: Sequence[CellRule]) -> str | None:
+        """Return what is wrong with the first bad cell, where the table is read as it is."""
+        plain = self._plain.issuperset(rule.column for rule in rules)
+        return self._table.bad_cell(rules) if plain else None
+
+    def kept(self, names: Sequence[str], spans: Iterable[slice]) -> Iterator[Any]:
+        """Yield the cells as the table has them."""
+        return self._table.kept(names, spans)
+
+    def class_names(self, label: str | None) -> tuple[str, ...] | None:
+        """Return the names of classes that the table notes."""
+        return self._table.class_names(label)
+
+
+class JsonReader(JsonLinesReader):
+    """One object of columns: each a list of all rows, or as pandas has it, an object by row.
+
+    What isn't of rows, such as the name of a model, is left out.
+    """
+
+    noun = "the JSON"
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Yield the rows, numbered."""
+        if self._entries is None:
+            text = self.text().read(MOST_DOCUMENT_BYTES + 1)
+            array = text.lstrip()[:1] == "["
+            self._entries = json_entries(text, self.where) if array else self._rows_of(text)
+        return self._rows_in(enumerate(self._entries, start=1))
+
 
 def _by_columns(document: dict[str, Any]) -> dict[str, Any]:
     """Return a document of columns of one that holds rows, as pandas writes them, or as it is."""
@@ -275,6 +334,19 @@ def _by_columns(document: dict[str, Any]) -> dict[str, Any]:
     if first and alike and len(inner) > len(first):
         return {name: [row[name] for row in inner] for name in first}
     return document
+
+
+def _is_batch(cells: Iterable[Any]) -> bool:
+    """Return whether cells hold the lists of several rows, and beside them an entry for each."""
+    lists = [cast(list[Any], cell) for cell in cells if isinstance(cell, list) and cell]
+    wide = [
+        held
+        for held in lists
+        if isinstance(held[0], list)
+        and not any(isinstance(one, list) for one in cast(list[Any], held[0])[:1])
+    ]
+    flat = {len(held) for held in lists if not isinstance(held[0], list)}
+    return any(len(held) in flat for held in wide)
 
 
 def _is_note(cell: Any) -> bool:

@@ -29,6 +29,7 @@ from calibrant.files.formats.base import (
     refuse_text,
     words_for,
 )
+from calibrant.files.formats.cells import parsed
 from calibrant.files.gate import PARTLY, check_regular, load_json, optional, readable
 from calibrant.files.opening import open_binary
 
@@ -38,6 +39,8 @@ ROWS_DECODED = 8192
 MOST_COLUMNS = 256
 # Types of columns that hold a list a row.
 LISTS = ("list", "large_list", "fixed_size_list")
+# Those of objects, whose fields are named as in JSON lines: ``prob_cat``.
+DEEP = ("struct", "map")
 # Names of columns of one (N, K) array: ``logit_0``, ``logit_1``, ...
 STEMS = {"logits": "logit", "probs": "prob", "features": "feature"}
 # The key of Arrow's metadata under which names of many labels stand.
@@ -59,33 +62,38 @@ class ColumnReader(RowReader):
     rows: int
 
     @cached_property
-    def fields(self) -> dict[str, tuple[Any, str, str | None]]:
-        """Types by name with the column that holds each, and where that is a struct, the field.
+    def kinds(self) -> dict[str, Any]:
+        """Types of the columns by name."""
+        return {column.name: column.type for column in self.schema}
 
-        Fields of structs are named as keys of objects within JSON lines are: ``prob_cat``.
-        """
-        found: dict[str, tuple[Any, str, str | None]] = {}
-        for column in self.schema:
-            if not str(column.type).startswith("struct"):
-                found[column.name] = column.type, column.name, None
-            for own in column.type if column.name not in found else ():
-                stem = STEMS.get(column.name, column.name)
-                found[f"{stem}_{own.name}"] = own.type, column.name, own.name
-        return found
+    def nested(self) -> bool:
+        """Return whether a column holds objects, or text that stands for lists of numbers."""
+        texts: list[str] = []
+        for name, kind in self.kinds.items():
+            inner = str(getattr(kind, "value_type", kind))
+            if inner.startswith(DEEP):
+                return self.rows > 0
+            texts += [name] if inner.endswith(("string", "string_view")) else []
+        rows = islice(self.objects(texts), 1) if texts and self.rows else ()
+        return any(parsed(cell) is not cell for _, row in rows for cell in row.values())
+
+    def objects(self, names: Collection[str] | None) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the rows, numbered, some of the columns or all of them."""
+        tables = self.tables([*(self.kinds if names is None else names)], 0)
+        at = next(tables)
+        for table in tables:
+            for start in range(0, len(table), ROWS_DECODED):
+                for row in table.slice(start, ROWS_DECODED).to_pylist():
+                    yield at, row
+                    at += 1
 
     def names(self) -> Sequence[str]:
-        """Return the names of the columns, and of the fields of structs behind those of theirs."""
-        # A name may be there twice.
-        plain = [name for name in self.schema.names if name in self.fields]
-        return plain + [name for name, (*_, field) in self.fields.items() if field is not None]
-
-    def holder(self, name: str) -> str:
-        """Return the column that holds a field."""
-        return self.fields[name][1]
+        """Return the names of the columns; one may be there twice."""
+        return self.schema.names
 
     def lists(self) -> Collection[str]:
         """Return the columns of lists."""
-        return [name for name, (kind, *_) in self.fields.items() if str(kind).startswith(LISTS)]
+        return [name for name, kind in self.kinds.items() if str(kind).startswith(LISTS)]
 
     def class_names(self, label: str | None) -> tuple[str, ...] | None:
         """Return the names in Arrow's metadata: of classes Hugging Face's, of many labels ours."""
@@ -104,14 +112,14 @@ class ColumnReader(RowReader):
         """Return the shape; the width of lists that the schema doesn't fix is that of row 0."""
         if name not in self.lists():
             return (self.rows,)
-        fixed = getattr(self.fields[name][0], "list_size", -1)
+        fixed = getattr(self.kinds[name], "list_size", -1)
         if fixed > 0 or not self.rows:
             return self.rows, max(fixed, 0)
         return self.rows, next(iter(self.read([name], [slice(0, 1)])))[name].shape[1]
 
     def type_of(self, name: str) -> str:
         """Return the type of a column, or of the numbers in its lists."""
-        kind = self.fields[name][0]
+        kind = self.kinds[name]
         kind = kind.value_type if name in self.lists() else kind
         if str(kind).startswith("decimal"):
             return "float64"
@@ -131,15 +139,14 @@ class ColumnReader(RowReader):
         for at, tables in self._parts(names, spans):
             parts: list[Columns] = []
             for table in tables:
-                own = {name: self._column(table, name) for name in names}
-                parts.append({n: self._values(column, n, at, words) for n, column in own.items()})
+                parts.append({n: self._values(table[n], n, at, words) for n in names})
                 at += len(table)
             yield self.together(parts)
 
     def kept(self, names: Sequence[str], spans: Iterable[slice]) -> Iterator[dict[str, Any]]:
         """Yield the columns as Arrow has them."""
         arrow = optional("pyarrow", "pyarrow", "arrow")
-        for _, tables in self._parts(names, spans, whole=True):
+        for _, tables in self._parts(names, spans):
             rows = [
                 arrow.Table.from_batches([part]) if isinstance(part, arrow.RecordBatch) else part
                 for part in tables
@@ -147,22 +154,15 @@ class ColumnReader(RowReader):
             table = arrow.concat_tables(rows)
             yield {name: table[name].combine_chunks() for name in names}
 
-    def _column(self, table: Any, name: str) -> Any:
-        _, column, field = self.fields[name]
-        if field is None:
-            return table[column]
-        return optional("pyarrow.compute", "pyarrow", "arrow").struct_field(table[column], field)
-
     def _parts(
-        self, names: Sequence[str], spans: Iterable[slice], *, whole: bool = False
+        self, names: Sequence[str], spans: Iterable[slice]
     ) -> Iterator[tuple[int, list[Any]]]:
         """Yield for each span its first row, and the parts of tables that hold its rows."""
         supply: Iterator[Any] | None = None
         held, first, end = list[Any](), 0, 0
         for span in spans:
             if supply is None:
-                held_by = names if whole else [self.holder(name) for name in names]
-                supply = self.tables(list(dict.fromkeys(held_by)), span.start)
+                supply = self.tables(list(dict.fromkeys(names)), span.start)
                 first = end = next(supply)
             while end < span.stop:
                 held.append(next(supply))
@@ -259,7 +259,7 @@ class ParquetReader(ColumnReader):
         ends = np.cumsum(sizes)
         group = int(np.searchsorted(ends, start, side="right"))
         yield int(ends[group - 1]) if group else 0
-        deep = [name for name in names if name not in self.fields or name in self.lists()]
+        deep = [name for name in names if str(self.kinds[name]).startswith((*LISTS, *DEEP))]
         width = max(1, len(self.schema), *map(self._width, deep))
         yield from self._file.iter_batches(
             max(1, min(ROWS_DECODED, (1 << 22) // width)),

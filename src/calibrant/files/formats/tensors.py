@@ -7,7 +7,7 @@ import math
 import os
 import struct
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -171,8 +171,25 @@ def _listed(held: Any) -> list[Any]:
     return [*cast(Sequence[Any], held)] if isinstance(held, list | tuple) else []
 
 
+def _by_key(content: Any) -> Any:
+    """Return a list of batches or rows, each a dict or a pair, as a dict or a pair of lists."""
+    parts = _listed(content)
+    if parts and all(isinstance(part, dict) and part.keys() == parts[0].keys() for part in parts):
+        return {key: [part[key] for part in parts] for key in parts[0]}
+    if parts and all(len(_listed(part)) == 2 for part in parts):
+        return [[part[place] for part in parts] for place in (0, 1)]
+    return content
+
+
+def _of_rows(columns: Iterable[Any]) -> bool:
+    """Return whether lists among some columns hold an entry a row, rather than a batch."""
+    return any(held and not getattr(held[0], "shape", ()) for held in map(_listed, columns))
+
+
 class TorchReader(ArrayReader):
     """Tensors that `torch.save` wrote, in a dict, or scores and labels as a pair.
+
+    Lists of either, or in either, are batches or rows, which are read as one tensor.
 
     Numbers of a path stay in the file, mapped into memory, until they are asked for, if the file is
     a zip archive, as torch has written since 2020. A URL, or an older file, is read whole.
@@ -204,6 +221,7 @@ class TorchReader(ArrayReader):
                     "could run code); save a dict of tensors, or a .npz"
                 ) from error
         self._pair: list[tuple[int, ...]] | None = None
+        content = _by_key(content)
         if isinstance(content, tuple | list):
             content = self._of_pair(cast(Sequence[Any], content))
         if not isinstance(content, dict):
@@ -212,14 +230,31 @@ class TorchReader(ArrayReader):
             )
         self._content = {str(key): one for key, one in cast(dict[Any, Any], content).items()}
 
+    def _joined(self, name: str, parts: list[Any], *, by_row: bool) -> Any:
+        """Return the tensor that those of all batches, or of all rows, make together."""
+        torch = optional("torch", "torch", "torch")
+        if all(type(part) in (int, float) for part in parts):
+            return torch.tensor(parts)
+        if not all(isinstance(part, torch.Tensor) for part in parts):
+            return parts
+        tensors = [self._sound(name, part) for part in parts]
+        self.check_bounded(sum(t.numel() * t.element_size() for t in tensors), f"'{name}'")
+        with readable(f"'{name}'", self.where):
+            return (torch.stack if by_row else torch.cat)(tensors)
+
     def _of_pair(self, parts: Sequence[Any]) -> dict[str, Any]:
-        shapes = [tuple(getattr(part, "shape", ())) for part in parts]
+        by_row = _of_rows(parts)
+        shapes: list[tuple[int, ...]] = []
+        for part in parts:
+            held = _listed(part)
+            whole = self._joined("the pair", held, by_row=by_row) if held else part
+            shapes.append(tuple(getattr(whole, "shape", ())))
         if [len(shape) for shape in shapes] == [1, 2]:  # labels first
             shapes, parts = shapes[::-1], parts[::-1]
         if len(parts) != 2 or len(shapes[0]) != 2 or len(shapes[1]) not in (1, 2):
             raise PredictionsError(
                 f"{self.where}: a tuple must hold two tensors, scores (N, K) and labels (N,), not "
-                f"shapes {shapes}; save a dict of tensors"
+                f"shapes {shapes[:4]}; save a dict of tensors"
             )
         self._pair = shapes
         return {"scores": parts[0], "labels": parts[1]}
@@ -243,14 +278,20 @@ class TorchReader(ArrayReader):
         Raises:
             PredictionsError: it is none, or repeats few numbers to look large.
         """
-        torch = optional("torch", "torch", "torch")
         tensor: Any = self._content[name]
         listed = _listed(tensor)
+        if listed and all(isinstance(one, str) for one in listed):
+            return _Names(listed)
         if listed:
-            if all(isinstance(one, str) for one in listed):
-                return _Names(listed)
-            if {type(one) for one in listed} <= {int, float}:
-                return _Tensor(torch.tensor(listed))
+            by_row = _of_rows(self._content.values())
+            joined = self._joined(name, listed, by_row=by_row)
+            if joined is not listed:
+                return _Tensor(joined)
+        return _Tensor(self._sound(name, tensor))
+
+    def _sound(self, name: str, tensor: Any) -> Any:
+        """Return a tensor whose numbers are in the file, and not far fewer than it has."""
+        torch = optional("torch", "torch", "torch")
         if not isinstance(tensor, torch.Tensor):
             raise PredictionsError(
                 f"{self.where}: '{name}' must be a tensor, not a {type(tensor).__name__}"
@@ -269,7 +310,7 @@ class TorchReader(ArrayReader):
                 f"{self.where}: '{name}' of shape {tuple(tensor.shape)} repeats the numbers that "
                 "it holds; save what .contiguous() makes of it"
             )
-        return _Tensor(tensor)
+        return tensor
 
 
 def _sizes_of_parts(file: Any, where: str) -> frozenset[int] | None:

@@ -9,10 +9,9 @@ import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.core.checks import check_scores, what_sums_say
 from calibrant.core.errors import PredictionsError
@@ -25,8 +24,9 @@ from calibrant.files.formats.base import (
     as_text,
     objects,
 )
+from calibrant.files.formats.cells import NUMBER, SHOWN_CHARACTERS, parsed
 from calibrant.files.formats.tables import split
-from calibrant.files.gate import readable
+from calibrant.files.gate import readable, unpacked
 from calibrant.files.opening import extension_of, open_binary
 
 SEPARATORS = (",", ";", "\t")
@@ -35,18 +35,9 @@ RARE_SEPARATORS = ("|", " ")
 # A number with decimals; cells in which the first is looked for.
 DECIMAL = re.compile(r"\s*-?[0-9]*([.,])[0-9]+(?:[eE][-+]?[0-9]+)?\s*%?\s*")
 CELLS_OF_MARKS = 10_000
-NUMBER = re.compile(r"[\s\"]*-?[0-9]+\.?[0-9]*([eE][-+]?[0-9]+)?[\s\"]*")
 EXCEL = re.compile(r"\ufeff?sep=(.)\s*", flags=re.I)
-# A cell that holds a list, as pandas writes those of Python, NumPy and torch.
-LIST = re.compile(
-    r"\s*(?:(?:tensor|array|np\.array|DenseVector)\()?\[+([^\[\]]*)\]+[^\[\]]*", flags=re.S
-)
-# One without brackets, of numbers with decimals; others may be a date or a place.
-BARE_LIST = re.compile(r"\s*-?[0-9]*\.[0-9][-+.0-9eE]*(?:[ ;|]+-?[0-9][-+.0-9eE]*)+\s*")
 # Cells of CSV that are parsed at once, and rows that become Python numbers at once.
 CELLS_PARSED, ROWS_AT_ONCE = 1 << 19, 4096
-# As much of an offending cell as a message shows.
-SHOWN_CHARACTERS = 40
 
 
 class HeaderlessError(PredictionsError):
@@ -67,10 +58,17 @@ class TextReader(RowReader):
 
     tabular = True
     _rows: int | None = None
+    _unpacked: bytes | None = None
 
     def text(self) -> io.TextIOWrapper:
-        """Open the file once more, to be read from the start."""
-        raw = self.held.enter_context(open_binary(self.where))
+        """Open the file once more, unpacked, to be read from the start."""
+        if self._unpacked is not None:
+            raw: BinaryIO = io.BytesIO(self._unpacked)
+        else:
+            raw = unpacked(open_binary(self.where), self.where)
+        self.held.enter_context(raw)
+        if isinstance(raw, io.BytesIO):
+            self._unpacked = raw.getvalue()
         mark = raw.read(2)
         raw.seek(0)
         # As Excel writes "Unicode text", and as others do that don't mark it.
@@ -173,10 +171,6 @@ class CsvReader(TextReader):
             if len(self._first) == len(header) + 1 and self._first[-1].strip():
                 # As R writes names of rows, and R and pandas read them.
                 self._header.insert(0, "")
-            cells = zip(self._header, self._first, strict=False)
-            self._lists = {
-                name: len(row) for name, row in ((n, _listed(c)) for n, c in cells) if row
-            }
 
     def _separator_of(self, text: io.TextIOWrapper) -> str:
         line = next((line for line in text if line.strip()), "")
@@ -195,29 +189,40 @@ class CsvReader(TextReader):
         """Yield the line number in the file and the cells of each row that isn't blank."""
         reader = csv.reader(self.text(), delimiter=self._separator)
         for cells in reader:
-            if len(cells) > 1 or any(cell.strip() for cell in cells):
+            if any(cell.strip() for cell in cells):
                 yield reader.line_num + self._above, cells
 
     def names(self) -> Sequence[str]:
         """Return the header."""
         return self._header
 
-    def lists(self) -> Collection[str]:
-        """Return the columns whose cells hold lists of numbers."""
-        return self._lists
-
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return how many rows there are, and how many numbers the first one holds of a list."""
+        """Return how many rows there are."""
         with readable(self.noun, self.where):
-            return (self.rows, *([self._lists[name]] if name in self._lists else []))
+            return (self.rows,)
 
     def type_of(self, name: str) -> str:
-        """Return ``"text"`` where the first row holds text that is no number, and no list."""
-        if name in self._lists:
-            return "float64"
+        """Return ``"text"`` where the first row holds text that is no number."""
         place = self._header.index(name)
         cell = self._first[place] if place < len(self._first) else ""
         return "text" if cell.strip() and self._number(cell) is None else ""
+
+    def nested(self) -> bool:
+        """Return whether cells of the first row hold more than a number or text."""
+        return any(parsed(cell) is not cell for cell in self._first)
+
+    def objects(self, names: Collection[str] | None) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the number of the line, and the cells by column, of each row."""
+        header = [name for name in self._header if name]
+        if twice := [name for name in header if header.count(name) > 1]:
+            raise PredictionsError(f"{self.where}: the column '{twice[0]}' occurs twice")
+        records = self._records()
+        next(records)
+        for line, cells in records:
+            if len(cells) != len(self._header):
+                raise PredictionsError(f"{self.where}: {self._other_width(line, cells)}")
+            row = dict(zip(self._header, cells, strict=True))
+            yield line, row if names is None else {name: row[name] for name in names}
 
     def kept(self, names: Sequence[str], spans: Iterable[slice]) -> Iterator[Columns]:
         """Yield the cells, letter by letter."""
@@ -234,9 +239,9 @@ class CsvReader(TextReader):
         """Yield the lines below the header."""
         text = self.text()
         reader = csv.reader(text, delimiter=self._separator)
-        next(cells for cells in reader if len(cells) > 1 or any(cell.strip() for cell in cells))
-        # NumPy writes a long list in several lines.
-        return filter(str.strip, _whole_quotes(text) if self._lists else text)
+        next(cells for cells in reader if any(cell.strip() for cell in cells))
+        blank = f"{self._separator} \r\n"
+        return (line for line in text if line.strip(blank))
 
     def lines_at_once(self) -> int:
         """Return how many lines hold as many cells as are parsed together."""
@@ -245,9 +250,7 @@ class CsvReader(TextReader):
     def parsed(self, lines: list[str], names: Sequence[str], words: Collection[str]) -> Columns:
         """Return the fields of some lines."""
         places = {name: self._header.index(name) for name in names}
-        numbers = {
-            place for name, place in places.items() if name not in words and name not in self._lists
-        }
+        numbers = {place for name, place in places.items() if name not in words}
         # A column that isn't used may hold any text, of which one character is kept.
         fields = [(f"f{i}", "f8" if i in numbers else "U1") for i in range(len(self._header))]
         decimal = self._mark == "," or (self._mark is None and any("," in line for line in lines))
@@ -269,48 +272,33 @@ class CsvReader(TextReader):
         if len(found) < len(names):
             rows = list(csv.reader(lines, delimiter=self._separator))
             for name in names:
-                cells = [row[places[name]].strip() for row in rows]
                 if name in words:
+                    cells = [row[places[name]].strip() for row in rows]
                     found[name] = self.texts(name, cells)
-                elif name in self._lists:
-                    found[name] = self._numbers_in(name, cells)
         return found
-
-    def _numbers_in(self, name: str, cells: Sequence[str]) -> NDArray[Any]:
-        """Return the numbers of lists, (n, K)."""
-        lists = [_listed(cell) for cell in cells]
-        for row, cell in zip(lists, cells, strict=True):
-            if row is None or len(row) != self._lists[name]:
-                raise PredictionsError(
-                    f"{self.where}: column '{name}' must hold a list of {self._lists[name]} "
-                    f"numbers in every row, as in the first one, not {cell[:SHOWN_CHARACTERS]!r}"
-                )
-        return np.array(lists, dtype=np.float64)
 
     def bad_cell(self, rules: Sequence[CellRule]) -> str | None:
         """Go through the file row by row and say what is wrong with the first bad one, if any."""
-        width = len(self._header)
         placed = sorted(
-            (
-                (self._header.index(rule.column), rule)
-                for rule in rules
-                if rule.column not in self._lists
-            ),
+            ((self._header.index(rule.column), rule) for rule in rules),
             key=lambda item: item[0],
         )
         records, line = self._records(), None
         next(records)
         for line, cells in records:
-            if len(cells) != width:
-                found = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
-                return f"line {line} has {found}, but the header has {width}"
+            if len(cells) != len(self._header):
+                return self._other_width(line, cells)
             fault = self._fault(cells, placed)
             if fault is not None:
                 return f"line {line}{fault}"
         return "has a header, but no rows" if line is None else None
 
+    def _other_width(self, line: int, cells: list[str]) -> str:
+        found = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+        return f"line {line} has {found}, but the header has {len(self._header)}"
+
     def _fault(self, cells: list[str], placed: list[tuple[int, CellRule]]) -> str | None:
-        if not self._lists and any("\n" in cell for cell in cells):
+        if any("\n" in cell for cell in cells):
             return " ends a quoted cell that goes over several lines; is a quote missing?"
         shares: list[float] = []
         for place, rule in placed:
@@ -352,29 +340,6 @@ def _comments(lines: Iterable[str]) -> int:
             held = held or all(map(NUMBER.fullmatch, line.split()))
             return max(above - int(held), 0)
     return 0
-
-
-def _listed(cell: str) -> list[float] | None:
-    """Return the numbers of a cell that holds a list of them; None for any other."""
-    match = LIST.fullmatch(cell)
-    inner = match[1] if match else cell if BARE_LIST.fullmatch(cell) else ""
-    words = re.sub("[,;|]", " ", inner).split()
-    try:
-        return [float(word) for word in words] if "_" not in inner and words else None
-    except ValueError:
-        return None
-
-
-def _whole_quotes(lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines, those that a quoted cell goes over as one."""
-    held = ""
-    for line in lines:
-        held += line
-        if held.count('"') % 2 == 0:
-            yield held.rstrip("\n").replace("\n", " ") + "\n"
-            held = ""
-    if held:
-        yield held
 
 
 def _with_point(cell: str) -> float:

@@ -76,9 +76,8 @@ class LogFile:
         self.extension, self.name = extension_of(where), name_of(where).removesuffix(".gz")
 
     def open(self) -> BinaryIO:
-        """Open the file; what gzip has packed is unpacked, up to a bound."""
-        file = open_binary(self.where)
-        return unpacked(file, self.where) if self.extension == ".gz" else file
+        """Open the file; what is packed is unpacked, up to a bound."""
+        return unpacked(open_binary(self.where), self.where)
 
     @cached_property
     def first_line(self) -> bytes:

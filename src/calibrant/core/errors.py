@@ -39,7 +39,7 @@ class InputError(CalibrantError, ValueError):
         >>> cb.metrics.expected_calibration_error([0.9, 0.6], [1, 0], n_bins=0, kind="confidence")
         Traceback (most recent call last):
             ...
-        calibrant.core.errors.InputError: n_bins must be at least 1, not 0
+        calibrant.core.errors.InputError: n_bins must be a whole number of at least 1, not 0
     """
 
 
@@ -48,11 +48,11 @@ class PredictionsError(InputError):
 
     Examples:
         >>> import calibrant as cb
-        >>> cb.Predictions.from_probs([[0.7, 0.2]], [0])
+        >>> cb.Predictions.from_probs([[0.7, 0.3]], [5])
         Traceback (most recent call last):
             ...
-        calibrant.core.errors.PredictionsError: probs: every row of 'probs' must sum to 1, but
-        row 0 sums to 0.9; if several labels may be true of a row, ...
+        calibrant.core.errors.PredictionsError: probs: 'labels' must be whole numbers from 0 to 1,
+        but row 0 holds 5
     """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+from scipy.optimize import minimize
 
 from calibrant.core.errors import (
     CalibrationWarning,
@@ -31,7 +33,13 @@ from calibrant.posthoc.fitting.cross_validation import (
     shared_rows_factor,
 )
 from calibrant.posthoc.loading import load
-from calibrant.posthoc.model_selection import SMALLEST_SHARE, choose, weights_by_likelihood
+from calibrant.posthoc.model_selection import (
+    SMALLEST_SHARE,
+    best_mixture,
+    choose,
+    weights_by_likelihood,
+    weights_of_average,
+)
 from calibrant.posthoc.needs import copies_of_rows
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.posthoc.temperature.scaling import Uncalibrated
@@ -310,6 +318,72 @@ def test_weights_fall_to_nothing_by_degrees():
     assert found[-1] == 0
     assert (np.diff(found) <= 0).all()
     assert np.abs(np.diff(found)).max() < 0.001
+
+
+def apart(rows: int, seed: int = 0) -> np.ndarray:
+    """(3, N) log losses: one, and two that are each better on two rows of five."""
+    rng = np.random.default_rng(seed)
+    kind = rng.integers(5, size=rows)
+    first = np.where(kind < 2, 0.2, np.where(kind < 4, 2.0, 1.0))
+    second = np.where(kind < 2, 2.0, np.where(kind < 4, 0.2, 1.0))
+    return np.stack([np.full(rows, 1.02), first, second])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_mixture_is_that_of_a_general_optimiser(seed):
+    rng = np.random.default_rng(seed)
+    losses = rng.exponential(size=(4, 200)) + rng.uniform(0, 0.3, size=(4, 1))
+    counts = rng.integers(1, 4, size=200)
+    found = best_mixture(losses, counts.astype(float))
+
+    def loss(weights):
+        return -float(np.log(weights @ np.exp(-losses)) @ counts) / counts.sum()
+
+    wanted = minimize(
+        loss,
+        np.full(4, 0.25),
+        bounds=[(0, 1)] * 4,
+        constraints={"type": "eq", "fun": lambda weights: weights.sum() - 1},
+        options={"ftol": 1e-14},
+    )
+    assert found.min() >= 0
+    assert found.sum() == pytest.approx(1, abs=1e-12)
+    assert loss(found) <= wanted.fun + 1e-9
+    np.testing.assert_allclose(found, wanted.x, atol=1e-4)
+    # A weight is so many rows; candidates that say the same share what one of them would have.
+    np.testing.assert_allclose(best_mixture(np.repeat(losses, counts, axis=1)), found, atol=1e-6)
+    twice = best_mixture(np.concatenate([losses, losses[:1]]), counts.astype(float))
+    assert twice[[0, 4]].sum() == pytest.approx(found[0], abs=1e-6)
+    assert twice[0] == pytest.approx(twice[4], abs=0.01)
+
+
+def averaged_of(losses: np.ndarray, seed: int = 0) -> tuple[dict[str, float], dict[str, float]]:
+    """Return weights with and without a mixture among the candidates."""
+    trials = {
+        name: Trial(row, 1, True)
+        for name, row in zip(("temperature", "a", "b"), losses, strict=True)
+    }
+    labels = np.random.default_rng(seed).integers(3, size=losses.shape[1])
+    contest = CrossValidation(Predictions.from_logits(np.eye(3)[labels], labels), 3, 1, "nll")
+    alone = weights_by_likelihood(trials, 3, "temperature")
+    return weights_of_average(trials, contest, "temperature"), alone
+
+
+def test_candidates_that_are_right_on_different_rows_are_mixed_however_many_rows_there_are():
+    for rows in (500, 5_000):
+        mixed, alone = averaged_of(apart(rows))
+        assert max(alone.values()) > 0.9
+        assert mixed["temperature"] < 0.01
+        assert mixed["a"] == pytest.approx(0.5, abs=0.1)
+    # The weights are best by symmetry: half of each.
+    np.testing.assert_allclose(best_mixture(apart(100_000))[1:], 0.5, atol=0.01)
+
+
+def test_a_mixture_that_other_rows_do_not_bear_out_takes_no_weight_from_temperature_scaling():
+    for seed in range(20):
+        noise = np.random.default_rng(seed).normal(scale=0.05, size=(3, 300))
+        mixed, alone = averaged_of(noise + np.array([[1.0], [1.01], [1.01]]), seed)
+        assert mixed["temperature"] > alone["temperature"] - 0.05
 
 
 # --- the calibrator
@@ -681,8 +755,9 @@ def test_each_averaged_chain_is_a_calibrator_of_its_own(tmp_path):
         total = total + weight * np.asarray(chain.predict_proba(logits))
     np.testing.assert_allclose(found.predict_proba(logits), total, atol=1e-12)
     assert found.chain().method == next(iter(found.averaged_))
-    with pytest.raises(InputError, match="'smart' isn't averaged here; there are: "):
-        found.chain("smart")
+    other = next(n for n in DEFAULT_CANDIDATES.split(", ") if n not in found.averaged_)
+    with pytest.raises(InputError, match=f"'{re.escape(other)}' isn't averaged here; there are: "):
+        found.chain(other)
 
 
 def test_a_chain_puts_scores_and_zeros_where_the_average_does():

@@ -29,7 +29,7 @@ from calibrant.posthoc.model_selection import (
     choose,
     parted,
     sentence_of_weights,
-    weights_by_likelihood,
+    weights_of_average,
     with_prefixes,
 )
 from calibrant.posthoc.state import SAMPLE_ROWS, by_instance, learnt
@@ -37,7 +37,7 @@ from calibrant.predictions.predictions import Predictions
 
 DEFAULT_CANDIDATES = (
     "temperature, ets, top-rest, svs+top-rest, probit, probit+svs+top-rest, mcct+top-rest, "
-    "mcct+svs+top-rest, smart, ridge, ridge+top-rest"
+    "mcct+svs+top-rest, smart, ridge, ridge+top-rest, ets+top-rest, mcct+ridge+top-rest"
 )
 # Of one event: which way do its log odds bend, and does a map without a formula do better?
 CANDIDATES_OF_EVENTS = "temperature, platt, beta, quadratic, venn-abers"
@@ -67,7 +67,7 @@ class AutoCalibrator(Calibrator):
 
     A candidate is a method, or a chain of them joined by ``+``: each step takes the
     log-probabilities of the one before for logits, and learns from what that says of rows that it
-    wasn't fitted to. The default has eleven, which answer six questions differently: do the logits
+    wasn't fitted to. The default has thirteen, which answer six questions differently: do the logits
     err as if by normal noise (`probit`)? Can a sure row be of any class, by a share that doesn't
     fall with its logits (`ets`)? Are some ranks off, as where labels are noisy (`mcct`)? Is
     a class off in all rows (`svs`)? Are classes confused in a lasting pattern (`ridge`)? Are
@@ -76,10 +76,12 @@ class AutoCalibrator(Calibrator):
     Repeated cross-validation gives every row one loss from every candidate, by a proper score (ECE
     is none: it rewards maps that say the same of all rows). Their probabilities are then averaged.
     Before any row is seen, half of the weight is temperature scaling's; then weights follow the
-    likelihood of the rows held out, discounted because the folds share rows
-    (`fitting.choice.weights_by_likelihood` has the formula). Where many rows show a clear winner,
-    it has all the weight. Where few rows can't tell, the average hedges: a few other rows change it
-    a little, while a choice would jump. `chain` gives each of them as a calibrator of its own; they
+    likelihood of the rows held out, discounted because the folds share rows. Where few rows can't
+    tell, the average hedges: a few other rows change it a little, while a choice would jump.
+    Candidates may also be right on different rows. So a mixture of them takes part as one more
+    candidate: that of the highest likelihood, with weights from other folds than the rows that it
+    is judged by. Where many rows show that it beats each of its parts, it has all the weight
+    (`calibrant.posthoc.model_selection.weights_of_average` has the formulas). `chain` gives each of them as a calibrator of its own; they
     share their first steps here, so that each is computed once. A chain isn't tried where it can't
     catch up with the best even if its last step gains what it gains by itself.
 
@@ -93,7 +95,7 @@ class AutoCalibrator(Calibrator):
         candidates: names, as a sequence or separated by commas, with default arguments; another
             form of a method behind a colon (``isotonic:one-vs-rest``). Methods that refuse the
             rows, or need more than logits, are left out and named in the report. ``"usual"`` is the
-            eleven, or of two classes and top labels temperature, platt, beta, quadratic and
+            thirteen, or of two classes and top labels temperature, platt, beta, quadratic and
             venn-abers (either class may be the positive one), of scores the same without
             temperature.
         rule: ``"average"``; or one candidate, the one of the ``"lowest"`` loss or the
@@ -129,7 +131,7 @@ class AutoCalibrator(Calibrator):
     facts: ClassVar[Facts | None] = Facts(
         "average by held-out likelihood",
         AVERAGED,
-        "three folds of eleven methods: 1.3 s at 5 000 x 10, 3.1 s at 5 000 x 100",
+        "three folds of thirteen methods: 1.3 s at 5 000 x 10, 3.1 s at 5 000 x 100",
         "fewer rows than about 200: then it is temperature scaling; it may change predictions",
     )
     weighs: ClassVar[bool] = True
@@ -204,7 +206,7 @@ class AutoCalibrator(Calibrator):
         contest = CrossValidation(some, folds, self._repeats(some.n), self.loss, self.seed)
         hopeless = HOPELESS if model_selection.many(predictions) else np.inf
         named = {*chains, *left_out}
-        trials, first = model_selection.trials_of(contest, chains, left_out, hopeless, fallback)
+        trials, settled = model_selection.trials_of(contest, chains, left_out, hopeless, fallback)
         entered = {name: trials[name] for name in chains if name in trials}
         if fallback == FALLBACK and model_selection.says_no_more(contest, entered):
             note = f"took {fallback}: {model_selection.BY_CHANCE}"
@@ -216,20 +218,20 @@ class AutoCalibrator(Calibrator):
         if not averages:
             weights, note = {ranking.chosen: 1.0}, ranking.sentence(self.loss, how)
         else:
-            weights = weights_by_likelihood(entered, folds, fallback)
+            weights = weights_of_average(entered, contest, fallback)
             note = sentence_of_weights(weights, entered, self.loss, how, fallback)
         notes = (note, ranking.all_scores(self.loss))
         missing = names_by_text((n, why) for n, why in left_out.items() if n in named)
         notes += tuple(f"left out {names}: {why}" for why, names in missing.items())
         if some is not predictions:
             notes += (f"the methods were compared on {some.n} of {predictions.n} rows",)
-        return self._keep(weights, trials, first, predictions, some, notes)
+        return self._keep(weights, trials, settled, predictions, some, notes)
 
     def _keep(
         self,
         weights: dict[str, float],
         trials: dict[str, Trial],
-        first: dict[str, Calibrator],
+        settled: dict[str, Calibrator],
         predictions: Predictions,
         some: Predictions,
         notes: tuple[str, ...],
@@ -244,7 +246,7 @@ class AutoCalibrator(Calibrator):
             before, step = parted(name)
             held_out = trials[before].scores[0] if before else None
             given = (some if before else predictions).only_logits(held_out)
-            unfitted = first.get(name) or model_selection.make_step(step)
+            unfitted = settled.get(name) or model_selection.make_step(step)
             self.steps_[name] = unfitted.fit_predictions(given)
             reports.append(self.steps_[name].fit_report_)
         self.weights_ = np.array([taken.get(name, 0.0) for name in self.steps_])

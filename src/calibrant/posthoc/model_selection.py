@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from calibrant.core.arrays import namespace, to_numpy
+from calibrant.core.arrays import FloatArray, namespace, to_numpy
 from calibrant.core.errors import InputError, NotApplicableError, NotIdentifiedWarning
 from calibrant.core.text import counted
 from calibrant.core.weights import mean, total
@@ -20,6 +20,7 @@ from calibrant.posthoc.fitting.cross_validation import (
     difference_of_losses,
     shared_rows_factor,
 )
+from calibrant.posthoc.fitting.minimizing import newton_within
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.state import learns_each_class
 from calibrant.predictions.names import all_alike
@@ -118,11 +119,11 @@ def trials_of(
 
     Left out are methods that refuse the rows; chains whose first step is worse than the fallback
     by more than `hopeless` standard errors; and chains so far from the best that their last
-    step, gaining what it gains by itself, can't catch up. Beside them the first steps: what such a
-    step chooses by rows held out, a ridge, it chooses once and not in every fold.
+    step, gaining what it gains by itself, can't catch up. Beside them the unfitted last steps: what
+    a step chooses by rows held out, a ridge, it chooses once and not in every fold.
     """
     trials: dict[str, Trial] = {}
-    first: dict[str, Calibrator] = {}
+    settled: dict[str, Calibrator] = {}
     # Shorter ones first: they say whether longer ones are worth their time.
     every = sorted(with_prefixes(chains), key=lambda name: name.count("+"))
     for name in every:
@@ -142,13 +143,12 @@ def trials_of(
         behind = any(parted(other)[0] == name for other in every)
         try:
             given = trials[before] if before else None
-            tried = make_step(step)
-            if not before:
-                tried = first[name] = tried.settled(contest.predictions.only_logits())
-            trials[name] = contest.trial(tried, given, keep_scores=behind)
+            rows = contest.predictions.only_logits(given.scores[0] if given else None)
+            settled[name] = make_step(step).settled(rows)
+            trials[name] = contest.trial(settled[name], given, keep_scores=behind)
         except NotApplicableError as refusal:
             left_out[name] = str(refusal)
-    return trials, first
+    return trials, settled
 
 
 # A chain is out of reach where even then it would be so many standard errors worse than the best.
@@ -264,9 +264,85 @@ def weights_by_likelihood(
             for name, trial in trials.items()
         ]
     )
-    weights = np.exp(evidence - evidence.max())
-    weights = np.maximum(weights - SMALLEST_SHARE, 0.0)
-    return dict(zip(trials, (weights / weights.sum()).tolist(), strict=True))
+    return _without_small(trials, np.exp(evidence - evidence.max()))
+
+
+def _without_small(names: Collection[str], weights: FloatArray) -> dict[str, float]:
+    """Return weights less a share of the largest, summing to 1."""
+    weights = np.maximum(weights - SMALLEST_SHARE * weights.max(), 0.0)
+    return dict(zip(names, (weights / weights.sum()).tolist(), strict=True))
+
+
+# The mixture among the candidates, a name that no method can have.
+MIXTURE = "+"
+
+
+def weights_of_average(
+    trials: dict[str, Trial], contest: CrossValidation, fallback: str
+) -> dict[str, float]:
+    """Return the weight of each candidate: by likelihood, one of them being the best mixture.
+
+    Candidates may be right on different rows, and then a mixture of them has a higher likelihood
+    than each: as the best one alone has all the weight where rows are many, it wouldn't be found.
+    So the mixture of the highest likelihood is a candidate itself, on a par with the others of
+    `weights_by_likelihood`. Its loss on the rows of a fold is that of the weights that are best for
+    the other folds. Of Brier scores, which don't tell a mixture's, there is no mixture.
+
+    References:
+        Stacking of predictive distributions: Yao, Vehtari, Simpson, Gelman: Using Stacking to
+        Average Bayesian Predictive Distributions, Bayesian Analysis 13, 2018.
+    """
+    if contest.score != "nll" or len(trials) < 2:
+        return weights_by_likelihood(trials, contest.folds, fallback)
+    worth, fold = trials[fallback].worth, contest.assignments[0]
+    losses = np.array([trial.losses for trial in trials.values()])
+    mixed = np.empty(losses.shape[1])
+    for part in range(contest.folds):
+        seen, unseen = fold != part, fold == part
+        rows = None if worth.weights is None else worth.weights[seen]
+        mixed[unseen] = _mixed(losses[:, unseen], best_mixture(losses[:, seen], rows))
+    parts = {**trials, MIXTURE: Trial(mixed, len(trials) - 1, False, worth=worth)}
+    weights = weights_by_likelihood(parts, contest.folds, fallback)
+    share = weights.pop(MIXTURE)
+    every = np.array(list(weights.values())) + share * best_mixture(losses, worth.weights)
+    return _without_small(trials, every)
+
+
+def _mixed(losses: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return the (N,) log losses of the mixture of candidates with (C, N) log losses."""
+    least = losses.min(axis=0)
+    return least - np.log(weights @ np.exp(least - losses))
+
+
+# Candidates that say the same share their weight: a pull on its square, too weak to matter else.
+PULL = 1e-9
+MOST_STEPS = 100
+
+
+def best_mixture(losses: FloatArray, row_weights: FloatArray | None = None) -> FloatArray:
+    """Return the (C,) weights of the mixture of the highest likelihood.
+
+    With p the (C, N) likelihoods they minimise sum(w) - mean log(w . p) among all w >= 0: scaled by
+    c, weights have c sum(w) - log c more, least where they sum to 1.
+
+    Args:
+        losses: (C, N) log losses of the candidates.
+        row_weights: (N,), positive.
+    """
+    count, rows = losses.shape
+    shares = np.full(rows, 1 / rows) if row_weights is None else row_weights / row_weights.sum()
+    likelihoods = np.exp(losses.min(axis=0) - losses)
+
+    def at(weights: FloatArray) -> tuple[float, FloatArray, FloatArray]:
+        mixed = weights @ likelihoods
+        ratios = likelihoods / mixed
+        value = weights.sum() - np.log(mixed) @ shares + PULL / 2 * weights @ weights
+        slopes = 1 - ratios @ shares + PULL * weights
+        return float(value), slopes, (ratios * shares) @ ratios.T + PULL * np.eye(count)
+
+    start, none = np.full(count, 1 / count), np.zeros(count)
+    found = newton_within(at, start, none, none + np.inf, MOST_STEPS).place
+    return found / found.sum()
 
 
 def _evidence(trial: Trial, fallback: Trial) -> float:

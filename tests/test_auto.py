@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from copy import copy
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -625,6 +626,71 @@ def test_candidates_that_can_not_take_part_are_named(monkeypatch, overconfident)
         fitted(*overconfident, candidates="svs + auto")
     with pytest.raises(InputError, match="no method is called 'nonsense'"):
         fitted(*overconfident, candidates="nonsense")
+
+
+# --- the step behind the average
+
+
+def sure_and_wrong(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Logits with heavy tails, so that the surest rows are right less often than others."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(6, size=rows)
+    logits = 1.3 * rng.standard_t(2.5, size=(rows, 6))
+    logits[np.arange(rows), labels] += 5.0
+    return logits, labels
+
+
+@pytest.fixture(scope="module")
+def ended() -> AutoCalibrator:
+    return fitted(*sure_and_wrong(3_000, 0), candidates="temperature,top-rest,probit")
+
+
+def test_what_is_wrong_with_the_average_is_mapped_behind_it(ended):
+    assert list(ended.steps_)[-1] == "average+natural-spline"
+    said = "; natural-spline stands behind it, which lowers the held-out NLL by "
+    assert said in ended.fit_report_.notes[0]
+    last = ended.steps_["average+natural-spline"]
+    without = copy(ended)
+    without.steps_ = {name: step for name, step in ended.steps_.items() if step is not last}
+    without.weights_ = ended.weights_[:-1]
+    logits, labels = sure_and_wrong(20_000, 1)
+    inner, outer = without.predict_proba(logits), ended.predict_proba(logits)
+    at = np.arange(len(labels)), labels
+    gain = np.log(outer[at] / inner[at])
+    assert gain.mean() > 3 * gain.std() / len(gain) ** 0.5
+    np.testing.assert_allclose(outer, last.predict_proba(np.log(inner)), atol=1e-12)
+    np.testing.assert_array_equal(outer.argmax(axis=1), logits.argmax(axis=1))
+    assert ended.keeps_prediction is True
+    assert sum(ended.averaged_.values()) == pytest.approx(1)
+
+
+def test_a_file_holds_the_step_behind_the_average_as_the_last_without_a_weight(ended, tmp_path):
+    path, logits = tmp_path / "a.safetensors", sure_and_wrong(50, 2)[0]
+    ended.save(path)
+    np.testing.assert_array_equal(load(path).predict_proba(logits), ended.predict_proba(logits))
+    with safe_open(path, framework="numpy") as file:
+        header = file.metadata()
+    arrays = load_file(path)
+    arrays["weights_"] = np.eye(len(arrays["weights_"]))[-1]
+    save_file(arrays, path, metadata=header)
+    with pytest.raises(CalibratorFileError, match="must be 0 for the step behind the average"):
+        load(path)
+
+
+def test_the_step_behind_the_average_leaves_in_a_graph(ended):
+    run = pytest.importorskip("onnxruntime").InferenceSession
+    torch, logits = pytest.importorskip("torch"), sure_and_wrong(50, 2)[0]
+    graph = ended.to_onnx(dtype="float64").SerializeToString()
+    (probs,) = run(graph).run(["probs"], {"logits": logits})
+    np.testing.assert_allclose(probs, ended.predict_proba(logits), atol=1e-10)
+    module = ended.to_torch()(torch.tensor(logits))
+    np.testing.assert_allclose(module, ended.predict_proba(logits), atol=1e-12)
+
+
+def test_no_step_stands_behind_an_average_that_is_calibrated():
+    rows = tempered(2_000, 5, seed=4).predictions
+    auto = fitted(rows.scores, rows.labels)
+    assert not any(name.startswith("average+") for name in auto.steps_)
 
 
 # --- files

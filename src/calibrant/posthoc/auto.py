@@ -15,14 +15,16 @@ from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import InputError
 from calibrant.core.fit_report import FitReport
 from calibrant.core.text import names_by_text, names_in
+from calibrant.metrics.registry import METRICS
 from calibrant.posthoc import model_selection
 from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import as_type, scores_behind
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.chain import joined, learnt_by
 from calibrant.posthoc.facts import AVERAGED, Facts
-from calibrant.posthoc.fitting.cross_validation import CrossValidation, Score, Trial
+from calibrant.posthoc.fitting.cross_validation import CrossValidation, Difference, Score, Trial
 from calibrant.posthoc.model_selection import (
+    AVERAGE,
     FALLBACK,
     FALLBACK_OF_SCORES,
     Rule,
@@ -67,9 +69,9 @@ class AutoCalibrator(Calibrator):
 
     A candidate is a method, or a chain of them joined by ``+``: each step takes the
     log-probabilities of the one before for logits, and learns from what that says of rows that it
-    wasn't fitted to. The default has thirteen, which answer six questions differently: do the logits
-    err as if by normal noise (`probit`)? Can a sure row be of any class, by a share that doesn't
-    fall with its logits (`ets`)? Are some ranks off, as where labels are noisy (`mcct`)? Is
+    wasn't fitted to. The default has thirteen, which answer six questions differently: do the
+    logits err as if by normal noise (`probit`)? Can a sure row be of any class, by a share that
+    doesn't fall with its logits (`ets`)? Are some ranks off, as where labels are noisy (`mcct`)? Is
     a class off in all rows (`svs`)? Are classes confused in a lasting pattern (`ridge`)? Are
     confidences off at some margins (`top-rest`, or temperatures, `smart`)?
 
@@ -81,9 +83,15 @@ class AutoCalibrator(Calibrator):
     Candidates may also be right on different rows. So a mixture of them takes part as one more
     candidate: that of the highest likelihood, with weights from other folds than the rows that it
     is judged by. Where many rows show that it beats each of its parts, it has all the weight
-    (`calibrant.posthoc.model_selection.weights_of_average` has the formulas). `chain` gives each of them as a calibrator of its own; they
-    share their first steps here, so that each is computed once. A chain isn't tried where it can't
-    catch up with the best even if its last step gains what it gains by itself.
+    (`calibrant.posthoc.model_selection.weights_of_average` has the formulas).
+
+    An average of calibrated probabilities is underconfident where its parts differ. So of more than
+    two classes a smooth map of its confidences, `natural-spline`, stands behind it where that
+    lowers the loss of held-out rows by more than a standard error.
+
+    `chain` gives each of them as a calibrator of its own; they share their first steps here, so
+    that each is computed once. A chain isn't tried where it can't catch up with the best even if
+    its last step gains what it gains by itself.
 
     Temperature scaling is always a candidate; for scores that aren't probabilities `platt` is. It
     is used without cross-validation if there are fewer than 150 rows, fewer than 5 right or 5 wrong
@@ -110,7 +118,8 @@ class AutoCalibrator(Calibrator):
         seed: of the folds.
 
     Attributes:
-        steps_: fitted steps by the chain that they end, such as ``"probit+top-rest"``.
+        steps_: fitted steps by the chain that they end, such as ``"probit+top-rest"``; last, where
+            it helps, ``"average+natural-spline"``, which stands behind the average.
         weights_: (S,) weight of each of these chains, 0 for one that only leads to others.
 
     References:
@@ -225,7 +234,31 @@ class AutoCalibrator(Calibrator):
         notes += tuple(f"left out {names}: {why}" for why, names in missing.items())
         if some is not predictions:
             notes += (f"the methods were compared on {some.n} of {predictions.n} rows",)
-        return self._keep(weights, trials, settled, predictions, some, notes)
+        report = self._keep(weights, trials, settled, predictions, some, notes)
+        if averages and self.n_classes_ > 2 and self.kind_ != "score":
+            report = self._end(
+                model_selection.end_of_average(trials, contest, weights), some, report
+            )
+        return report
+
+    def _end(
+        self,
+        found: tuple[Calibrator, FloatArray, Difference] | None,
+        some: Predictions,
+        report: FitReport,
+    ) -> FitReport:
+        """Put what was found behind the average, fitted to its held-out scores."""
+        if found is None:
+            return report
+        end, scores, gain = found
+        self.steps_[f"{AVERAGE}+{end.method}"] = end.fit_predictions(some.only_logits(scores))
+        self.weights_ = np.append(self.weights_, 0.0)
+        first, *others = report.notes
+        first += (
+            f"; {end.method} stands behind it, which lowers the held-out "
+            f"{METRICS[self.loss].title} by {gain.value:.4f} +- {gain.error:.4f}"
+        )
+        return replace(report, notes=(first, *others))
 
     def _keep(
         self,
@@ -282,11 +315,15 @@ class AutoCalibrator(Calibrator):
     def transform(
         self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
-        """Return the weighted mean of what the chains give."""
+        """Return the weighted mean of what the chains give, through the step behind it if any."""
         inputs, keeps = {"": logits}, {"": True}
         total = xp.zeros_like(logits)
         for place, (name, step) in enumerate(self.steps_.items()):
             before = parted(name)[0]
+            if before == AVERAGE:  # it is the last
+                every = all(keeps.values())
+                scores = scores_behind(xp, total, logits, masks=masks, keeps=every)
+                return step.transform(xp, scores, None, learnt_by(name, learnt), masks=masks)
             scores = inputs[before]
             probs = step.transform(xp, scores, None, learnt_by(name, learnt), masks=masks)
             keeps[name] = keeps[before] and step.keeps_prediction
@@ -317,7 +354,7 @@ class AutoCalibrator(Calibrator):
             before, step = parted(name)
             if before not in known or not step:
                 return "steps, each behind one that comes before it"
-            known.add(name)
+            known = {AVERAGE, *known, name} if before != AVERAGE else set[str]()
         return None if found else "at least one step"
 
     def restore_parts(self, parts: dict[str, Calibrator]) -> None:
@@ -344,5 +381,9 @@ class AutoCalibrator(Calibrator):
         weights = np.asarray(state["weights_"], dtype=np.float64)
         if len(weights) != len(self.steps_) or abs(float(weights.sum()) - 1) > 1e-9:
             raise InputError("'weights_' must be one for each step, and sum to 1")
+        if any(
+            w for name, w in zip(self.steps_, weights, strict=True) if parted(name)[0] == AVERAGE
+        ):
+            raise InputError("'weights_' must be 0 for the step behind the average")
         self.weights_, self.n_classes_, self.fit_report_ = weights, n_classes, report
         return self

@@ -17,6 +17,7 @@ from calibrant.posthoc.fitting.cross_validation import (
     CrossValidation,
     Difference,
     Trial,
+    clearly_lower,
     difference_of_losses,
     shared_rows_factor,
 )
@@ -25,6 +26,7 @@ from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.state import learns_each_class
 from calibrant.predictions.names import all_alike
 from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import softmax
 
 # What every other candidate has to beat, and what is taken where the rows can't say.
 FALLBACK = "temperature"
@@ -124,6 +126,7 @@ def trials_of(
     """
     trials: dict[str, Trial] = {}
     settled: dict[str, Calibrator] = {}
+    few = contest.predictions.scores.size <= MOST_FOR_END
     # Shorter ones first: they say whether longer ones are worth their time.
     every = sorted(with_prefixes(chains), key=lambda name: name.count("+"))
     for name in every:
@@ -140,7 +143,7 @@ def trials_of(
         if before and (ahead := _out_of_reach(trials, before, step, contest.folds, fallback)):
             left_out[name] = f"{before} alone is too far behind {ahead}"
             continue
-        behind = any(parted(other)[0] == name for other in every)
+        behind = few or any(parted(other)[0] == name for other in every)
         try:
             given = trials[before] if before else None
             rows = contest.predictions.only_logits(given.scores[0] if given else None)
@@ -343,6 +346,46 @@ def best_mixture(losses: FloatArray, row_weights: FloatArray | None = None) -> F
     start, none = np.full(count, 1 / count), np.zeros(count)
     found = newton_within(at, start, none, none + np.inf, MOST_STEPS).place
     return found / found.sum()
+
+
+# What may stand behind the average; it is kept for what comes before it in names of steps.
+AVERAGE, END = "average", "natural-spline"
+# Of more logits than this the held-out scores of all candidates would take much memory.
+MOST_FOR_END = 2_000_000
+
+
+def end_of_average(
+    trials: dict[str, Trial], contest: CrossValidation, weights: dict[str, float]
+) -> tuple[Calibrator, FloatArray, Difference] | None:
+    """Return what maps the confidences of the average, its held-out scores and what it gains.
+
+    An average of calibrated probabilities is underconfident where its parts differ; and all
+    candidates may be off in the same way. So a spline of the average's log odds is fitted to what
+    that says of rows held out. It is taken if it lowers the loss of other rows clearly, see
+    `clearly_lower`.
+
+    References:
+        Ranjan, Gneiting: Combining Probability Forecasts, JRSS B 72, 2010.
+    """
+    parts = {name: weight for name, weight in weights.items() if weight > 0}
+    rows, repeats = contest.predictions, range(len(contest.assignments))
+    if any(not trials[name].scores for name in parts):
+        return None
+    scores = tuple(
+        np.log(sum(w * softmax(trials[name].scores[one]) for name, w in parts.items()))
+        for one in repeats
+    )
+    losses = np.mean([contest.losses(np.exp(each), rows) for each in scores], axis=0)
+    keeps = all(trials[name].keeps_prediction for name in parts)
+    pool = Trial(losses, 0, keeps, scores, next(iter(trials.values())).worth)
+    tried = make_step(END)
+    try:
+        own = contest.trial(tried, pool)
+    except NotApplicableError:
+        return None
+    if not clearly_lower(own.losses, losses, contest.folds, pool.worth):
+        return None
+    return tried, scores[0], difference_of_losses(losses, own.losses, contest.folds, pool.worth)
 
 
 def _evidence(trial: Trial, fallback: Trial) -> float:

@@ -249,7 +249,7 @@ class CrossValidation:
                     held_out = given.take(unseen)
                     self._fit(calibrator, given, seen, alone=before is None)
                     probs = calibrator.predict_proba(held_out.scores, kind="logits")
-                    losses[unseen] += self._losses(probs, held_out)
+                    losses[unseen] += self.losses(probs, held_out)
                     if keep_scores:
                         scores[-1][unseen] = seen_through(probs, held_out.scores, keeps)
         parameters = calibrator.n_parameters + (0 if before is None else before.parameters)
@@ -262,7 +262,8 @@ class CrossValidation:
         if not (alone and _fit_summary(calibrator, self._rows.take(seen))):
             calibrator.fit_predictions(given.take(seen))
 
-    def _losses(self, probs: Array, held_out: Predictions) -> FloatArray:
+    def losses(self, probs: Array, held_out: Predictions) -> FloatArray:
+        """Return the (N,) losses of the rows under (N, K) probabilities."""
         scores = score_rows(Predictions.from_probs(probs, held_out.labels))
         return scores.nll if self.score == "nll" else scores.brier
 

@@ -228,6 +228,10 @@ Rule = Literal["average", "lowest", "simplest"]
 # A candidate of less than this share of the largest weight is left out. The share is taken off all
 # weights, so that none of them jumps.
 SMALLEST_SHARE = 0.02
+# The mixture among the candidates, a name that no method can have; and how much it is believed in
+# beforehand, as a share of another candidate. With 300 rows whose truth is one temperature an equal
+# share cost .0004 in NLL; a tenth costs nothing, and with 5 000 rows .0002 of a gain of .0050.
+MIXTURE, BELIEF_IN_MIXTURE = "+", 0.1
 # What another candidate must have over temperature scaling to be chosen alone, in standard errors.
 CLEAR_LEAD = 0.5
 
@@ -263,6 +267,7 @@ def weights_by_likelihood(
     evidence = np.array(
         [
             np.log(prior if name == fallback else (1 - prior) / others)
+            + (np.log(BELIEF_IN_MIXTURE) if name == MIXTURE else 0.0)
             - _evidence(trial, trials[fallback]) / shared_rows_factor(folds)
             for name, trial in trials.items()
         ]
@@ -276,10 +281,6 @@ def _without_small(names: Collection[str], weights: FloatArray) -> dict[str, flo
     return dict(zip(names, (weights / weights.sum()).tolist(), strict=True))
 
 
-# The mixture among the candidates, a name that no method can have.
-MIXTURE = "+"
-
-
 def weights_of_average(
     trials: dict[str, Trial], contest: CrossValidation, fallback: str
 ) -> dict[str, float]:
@@ -287,9 +288,10 @@ def weights_of_average(
 
     Candidates may be right on different rows, and then a mixture of them has a higher likelihood
     than each: as the best one alone has all the weight where rows are many, it wouldn't be found.
-    So the mixture of the highest likelihood is a candidate itself, on a par with the others of
-    `weights_by_likelihood`. Its loss on the rows of a fold is that of the weights that are best for
-    the other folds. Of Brier scores, which don't tell a mixture's, there is no mixture.
+    So the mixture of the highest likelihood is a candidate itself of `weights_by_likelihood`,
+    believed in beforehand a tenth as much as another. Its loss on the rows of a fold is that of the
+    weights that are best for the other folds. Of Brier scores, which don't tell a mixture's, there
+    is no mixture.
 
     References:
         Stacking of predictive distributions: Yao, Vehtari, Simpson, Gelman: Using Stacking to

@@ -530,7 +530,7 @@ def see_command(watch: Watch, words: list[str]) -> None:
     if code not in (0, 2, 3) or (code == 2) != (len(errors) == 1):
         watch.found(name, f"exit code {code}, {text[:200]!r}")
     lines = text.splitlines()
-    if lines and lines[-1].startswith(PASTED):
+    while lines and lines[-1].startswith((PASTED, "details: ")):
         lines.pop()
     if code == 2 and not (lines and lines[-1].startswith("error:")):
         watch.found(name, f"ends in {text[-200:]!r}")

@@ -198,7 +198,7 @@ class TrainingsBeside(Training):
         of_metrics = [word for title in titles for word in (title, other)]
         head = [*(key for key in study.rows), "seeds", *of_metrics, "cost"]
         notes = (
-            f"L{other[1:]}: paired differences, same seeds and test images, with 95 % "
+            f"M{other[1:]}: paired differences, same seeds and test images, with 95 % "
             "intervals; * where the interval leaves out 0; undecided with fewer than "
             f"{FEWEST_SEEDS} seeds. Cost: seconds of the processor for training the network, over "
             "those there, of seeds in which both are known; blank where none is, or a second stage "

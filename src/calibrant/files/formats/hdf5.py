@@ -57,13 +57,13 @@ class _Dataset:
         """Read text of any length in a process of its own: a damaged heap makes HDF5 loop."""
         if self._tried or not self.dataset.dtype.hasobject or is_url(self.where):
             return
-        self._tried = True
         seconds = MOST_SECONDS + self.nbytes // BYTES_A_SECOND
         if not _ends(self.where, self.dataset.name, changed_at(self.where), seconds):
             raise PredictionsError(
                 f"{self.where}: '{self.dataset.name}' can't be read, or not within "
                 f"{seconds} seconds; is the file damaged?"
             )
+        self._tried = True
 
     def _text(self, rows: NDArray[Any]) -> NDArray[Any]:
         if not rows.dtype.hasobject:

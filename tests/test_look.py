@@ -90,8 +90,8 @@ def test_a_line_that_is_offered_can_be_pasted(name: str, tmp_path: Path) -> None
     line = str(refused.exception).partition("; to read it so: ")[2]
     outcome = runner.invoke(app, [*shlex.split(line)[1:], "--resamples", "20"])
     assert outcome.exit_code == 0, (line, outcome.output)
-    # The other line that a refusal may name says that the name is right.
-    keep = re.search(r"if the name is right: (.*); to read", str(refused.exception))
+    # The other line that a refusal may name says that all is right.
+    keep = re.search(r"if it is right as it is: (.*); to read", str(refused.exception))
     if keep is not None:
         outcome = runner.invoke(app, [*shlex.split(keep[1])[1:], "--resamples", "20"])
         assert outcome.exit_code == 0, (keep[1], outcome.output)

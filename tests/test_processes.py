@@ -68,6 +68,40 @@ def test_workers_end_with_their_parent_however_that_ends(how, tmp_path: Path):
         running.communicate()
 
 
+def _reads_apart(path: Path) -> list[int]:
+    found: list[int] = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (place / "cmdline").read_bytes()
+        except OSError:
+            continue  # it has ended
+        if b"import h5py" in words and bytes(path) in words:
+            found.append(int(place.name))
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in Linux's /proc")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_file_that_is_read_apart_without_end_leaves_no_process(how, tmp_path: Path):
+    pytest.importorskip("h5py")
+    path = tmp_path / "hang.h5"
+    path.write_bytes((Path(__file__).parent / "data" / "hang.h5").read_bytes())
+    running = subprocess.Popen(
+        [sys.executable, "-m", "calibrant", "inspect", str(path)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert waited_for(lambda: _reads_apart(path))
+        time.sleep(0.3)  # it imports
+        running.send_signal(how)
+        assert waited_for(lambda: not _reads_apart(path), 30)
+        assert running.wait(10) != 0
+    finally:
+        running.kill()
+        running.communicate()
+
+
 def test_a_script_without_a_guard_is_told_so_once(tmp_path: Path):
     script = tmp_path / "script.py"
     script.write_text('print("begun", flush=True)\n' + WORK + "main()\n")

@@ -117,7 +117,7 @@ def judge(
         if finding.certain and not said:
             keep = command(path or where, otherwise(finding.keep))
             raise MisreadError(
-                f"{where}: {finding.sentence}; if the name is right: {keep}",
+                f"{where}: {finding.sentence}; if it is right as it is: {keep}",
                 otherwise(finding.fix) if finding.fix else None,
             )
         if not said:

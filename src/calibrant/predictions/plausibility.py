@@ -341,8 +341,7 @@ def _agreement(said: IntArray, labels: IntArray, seen: _Seen) -> Iterator[Findin
             first = "they count from 1" if shift == 1 else "class 0 of the scores has no label"
             yield Finding(
                 "labels from",
-                f"{shown}, and {tried[-1]}: {first} (--labels-from {shift}; where they don't, "
-                "--labels-from 0)",
+                f"{shown}, and {tried[-1]}: {first} (--labels-from {shift}, or 0 where they don't)",
                 {"labels_from": shift},
                 {"labels_from": 0},
                 certain=True,

@@ -18,8 +18,17 @@ from calibrant.files.gate import check_unpacked, optional, readable
 from calibrant.files.opening import changed_at, is_url, open_binary
 
 # Text of variable length is read by this first, within so many seconds, and one more for so many
-# bytes.
-READ_APART = "import sys, h5py; h5py.File(sys.argv[1], 'r')[sys.argv[2]][()]"
+# bytes. HDF5 that loops is deaf to Python: the kernel ends it, with its parent (Linux) or in time.
+READ_APART = """
+import ctypes, signal, sys
+if hasattr(signal, "alarm"):
+    signal.alarm(int(sys.argv[3]))
+if sys.platform == "linux":
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+import h5py
+h5py.File(sys.argv[1], "r")[sys.argv[2]][()]
+"""
 MOST_SECONDS, BYTES_A_SECOND = 10, 1 << 23
 
 
@@ -75,7 +84,7 @@ class _Dataset:
 @lru_cache
 def _ends(where: str, name: str, changed: str, seconds: int) -> bool:
     """Return whether a process of its own reads a dataset of a file, as it is now, in time."""
-    words = [sys.executable, "-c", READ_APART, where, name]
+    words = [sys.executable, "-c", READ_APART, where, name, str(seconds)]
     try:
         return not subprocess.run(words, capture_output=True, timeout=seconds).returncode
     except subprocess.TimeoutExpired:

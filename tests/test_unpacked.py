@@ -5,6 +5,7 @@ Memory at most ten times the file and 500 MB is what `gate` promises of reading.
 
 from __future__ import annotations
 
+import gzip
 import re
 import shlex
 import subprocess
@@ -68,6 +69,12 @@ def hdf5(path: Path) -> None:
         file.create_dataset("labels", data=own["label"], chunks=(1000,), **chunks)
 
 
+def text(path: Path) -> None:
+    own = columns()
+    rows = [",".join(map(str, cells)) for cells in zip(*own.values(), strict=True)]
+    path.write_bytes(gzip.compress("\n".join([",".join(own), *rows]).encode()))
+
+
 FILES: dict[str, Callable[[Path], None]] = {
     "a.parquet": lambda path: parquet.write_table(pa.table(columns()), path),
     "lists.parquet": lists,
@@ -76,6 +83,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "lz4.feather": lambda path: arrow(path, 1000, "lz4"),
     "a.npz": packed,
     "a.h5": hdf5,
+    "a.csv.gz": text,
 }
 
 

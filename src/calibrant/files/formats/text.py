@@ -26,7 +26,7 @@ from calibrant.files.formats.base import (
 )
 from calibrant.files.formats.cells import NUMBER, SHOWN_CHARACTERS, parsed
 from calibrant.files.formats.tables import split
-from calibrant.files.gate import readable, unpacked
+from calibrant.files.gate import PARTLY, readable, unpacked
 from calibrant.files.opening import extension_of, open_binary
 
 SEPARATORS = (",", ";", "\t")
@@ -112,14 +112,23 @@ class TextReader(RowReader):
 
     def everything(self, names: Sequence[str], words: Collection[str] = ()) -> Columns:
         """Return the fields of all rows, gone through once."""
-        return self._together(self.lines(), names, words)
+        return self._together(self.lines(), names, words, whole=True)
 
     def _together(
-        self, lines: Iterator[Any], names: Sequence[str], words: Collection[str]
+        self,
+        lines: Iterator[Any],
+        names: Sequence[str],
+        words: Collection[str],
+        *,
+        whole: bool = False,
     ) -> Columns:
         parts: list[Columns] = []
+        size = 0
         while some := list(islice(lines, self.lines_at_once())):
             parts.append(self.parsed(some, names, words))
+            size += sum(cells.nbytes for cells in parts[-1].values())
+            if whole and self._unpacked is not None:
+                self.check_bounded(size, "what is read of it", PARTLY)
         if not parts:
             raise PredictionsError(f"{self.where}: has a header, but no rows")
         return self.together(parts)

@@ -366,6 +366,8 @@ class PredictionFile:
         """Let what is wrong with a file of text name the line and the cell, where one does."""
         try:
             yield
+        except UnpackedError:
+            raise  # no cell is at fault, and to look at all takes long
         # From a cell that is no number, or (a `PredictionsError`) one that isn't usable.
         except ValueError as error:
             with readable(self.file.noun, self.where):

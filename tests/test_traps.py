@@ -16,6 +16,7 @@ from calibrant import synthetic
 from calibrant.core.errors import (
     BoundaryWarning,
     CalibrationWarning,
+    MisreadWarning,
     NotApplicableError,
     NotIdentifiedWarning,
     PredictionsError,
@@ -99,7 +100,8 @@ def gap_of_means(probs: np.ndarray, labels) -> float:
 def test_traps_are_answered_rightly(method, trap):
     logits, labels, wanted, tolerance = TRAPS[trap]
     calibrator, warned = fitted(method, logits, labels)
-    assert not warned
+    # Similarities look like logits that were divided by so much.
+    assert warned == ({MisreadWarning} if trap == "logits / 50" else set())
     found = single_temperature(calibrator)
     if found is not None:
         assert found == pytest.approx(wanted, abs=tolerance)

@@ -373,10 +373,11 @@ def end_of_average(
     rows, repeats = contest.predictions, range(len(contest.assignments))
     if any(not trials[name].scores for name in parts):
         return None
-    scores = tuple(
-        np.log(sum(w * softmax(trials[name].scores[one]) for name, w in parts.items()))
-        for one in repeats
-    )
+    with np.errstate(divide="ignore"):  # a masked class stays masked
+        scores = tuple(
+            np.log(sum(w * softmax(trials[name].scores[one]) for name, w in parts.items()))
+            for one in repeats
+        )
     losses = np.mean([contest.losses(np.exp(each), rows) for each in scores], axis=0)
     keeps = all(trials[name].keeps_prediction for name in parts)
     pool = Trial(losses, 0, keeps, scores, next(iter(trials.values())).worth)

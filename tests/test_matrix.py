@@ -241,10 +241,18 @@ def test_before_a_contest_a_ridge_is_given_its_pull_and_the_inputs_that_suit_the
         labels = (truth + rng.gumbel(size=truth.shape)).argmax(axis=1)
         rows = Predictions.from_logits(said, labels)
         settled = make_calibrator("ridge").settled(rows)
-        assert settled.ridge in PULLS
+        assert settled.ridge in PULLS[1:]
         assert settled.settled(rows) is settled
         suits += settled.inputs == inputs
     assert suits >= least
+
+
+def test_a_ridge_of_the_strongest_pull_doesn_t_take_part(monkeypatch):
+    # Rounding decides whether what it leaves is lower than one temperature, and how clearly.
+    monkeypatch.setattr("calibrant.posthoc.linear.matrix.clearly_lower", lambda *_: True)
+    rows = cb.synthetic.tempered(400, 4, seed=1).predictions
+    with pytest.raises(NotApplicableError, match="no clear gain"):
+        make_calibrator("ridge").settled(rows)
 
 
 def test_a_ridge_that_gains_nothing_doesn_t_take_part():

@@ -349,7 +349,7 @@ def test_labels_under_a_name_that_nobody_gave_are_no_rows_without_labels(run, tm
     refused = run(file, "--state", "state.json")
     assert refused.code == 2
     assert "'fold', 'gold_class'" in refused.err
-    line = refused.err.partition("to read it so: ")[2].split()
+    line = refused.err.partition("to read it so: ")[2].splitlines()[0].split()
     assert "--labels gold_class" in " ".join(line)
     assert not Path("state.json").exists()
     right = json.loads(run(*[word.strip("'") for word in line[2:]], "--json", "-").out)

@@ -381,7 +381,7 @@ def test_inspect_says_what_is_in_a_file_and_how_it_would_be_read(tmp_path):
     )
     found = json.loads((tmp_path / "i.json").read_text())
     assert found["reading"]["n_classes"] == 3
-    assert found["reading"]["labels"] is False
+    assert found["reading"]["labels"] is True  # 'y' is found by its name
     assert {entry["name"]: entry["shape"] for entry in found["entries"]} == {
         "out": [40, 3],
         "y": [40],

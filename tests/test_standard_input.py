@@ -68,7 +68,7 @@ def test_compare_takes_either_set_from_standard_input(source: Path, piped: str):
 
 def test_compare_splits_what_is_piped(source: Path):
     words = ("--methods", "temperature", "--resamples", "20", "--format", "csv")
-    assert "fit on - (100 rows)" in run(source, "compare", "-", *words).output
+    assert "-: fit on 100 rows, measured on" in run(source, "compare", "-", *words).output
 
 
 def test_standard_input_is_named_once(source: Path):

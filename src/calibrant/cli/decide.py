@@ -78,7 +78,7 @@ class DecidedOptions(ReportOptions):
     """Where the decision is saved, and its page."""
 
     out: Path | None = option(
-        None, "Where to save the decision (.safetensors), for calibrant apply.", panel=OUTPUT
+        None, "Save the decision here (.safetensors), for apply.", panel=OUTPUT
     )
 
 

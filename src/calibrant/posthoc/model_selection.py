@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from math import prod
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -126,7 +127,7 @@ def trials_of(
     """
     trials: dict[str, Trial] = {}
     settled: dict[str, Calibrator] = {}
-    few = contest.predictions.scores.size <= MOST_FOR_END
+    few = prod(contest.predictions.scores.shape) <= MOST_FOR_END
     # Shorter ones first: they say whether longer ones are worth their time.
     every = sorted(with_prefixes(chains), key=lambda name: name.count("+"))
     for name in every:

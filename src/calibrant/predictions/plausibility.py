@@ -173,7 +173,8 @@ class _Seen:
         if self.top_only or self.kind != "logits":
             return self.scores if self.top_only else self.probs.max(axis=1)
         # No finding hangs on the seventh digit, and single precision takes a quarter of the time.
-        below = (self.scores - self.most[:, None]).astype(np.float32)
+        with np.errstate(over="ignore"):  # far below the largest a logit counts for nothing
+            below = (self.scores - self.most[:, None]).astype(np.float32)
         return 1 / np.exp(below, out=below).sum(axis=1).astype(np.float64)
 
     def of_scores(self) -> Iterator[Finding]:

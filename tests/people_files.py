@@ -11,6 +11,7 @@ import gzip
 import json
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -1408,7 +1409,10 @@ def tried(name: str, folder: Path) -> tuple[str, Outcome]:
     elif " | " in first.line:  # the same file unpacked
         typed, _, line = first.line.partition(" | ")
         held = path.with_name("unpacked")
-        held.write_bytes(subprocess.run(shlex.split(typed), check=True, capture_output=True).stdout)
+        program, *words = shlex.split(typed)
+        # Whoever pastes it types in the environment that the package is in.
+        words.insert(0, sys.executable if program == "python" else program)
+        held.write_bytes(subprocess.run(words, check=True, capture_output=True).stdout)
         again = read(held, about, options_of(line))
     else:
         again = read(path, about, options_of(first.line))

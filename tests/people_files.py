@@ -1226,11 +1226,23 @@ def risk_and_its_group(d: Path) -> Path:
     return table(d / "a.csv", patient=np.arange(ROWS), risk=CHANCE, risk_group=group, died=EVENT)
 
 
+def packed(path: Path, ending: str, compress: Callable[[bytes], bytes]) -> Path:
+    """Pack a file beside it."""
+    held = path.with_name(path.name + ending)
+    held.write_bytes(compress(path.read_bytes()))
+    return held
+
+
+def below(path: Path, above: str) -> Path:
+    """Put text above what a file holds."""
+    path.write_text(above + path.read_text())
+    return path
+
+
 @case()
 def packed_table(d: Path) -> Path:
     path = table(d / "a.csv", y_true=LABELS, **by("p_", PROBS))
-    (d / "a.csv.gz").write_bytes(gzip.compress(path.read_bytes()))
-    return d / "a.csv.gz"
+    return packed(path, ".gz", gzip.compress)
 
 
 @case()
@@ -1261,8 +1273,7 @@ def pipes_between_columns(d: Path) -> Path:
 @case()
 def comments_above_the_header(d: Path) -> Path:
     path = table(d / "a.csv", label=LABELS, **by("prob_", PROBS))
-    path.write_text("# model: a, b, c\n# 2026-01-01\n" + path.read_text())
-    return path
+    return below(path, "# model: a, b, c\n# 2026-01-01\n")
 
 
 @case()

@@ -28,11 +28,13 @@ from people_files import (
     TOP,
     WORDS,
     K,
+    below,
     by,
     case,
     cells,
     lines,
     npz,
+    packed,
     table,
 )
 
@@ -316,16 +318,13 @@ def npz_batches_by_number(d: Path) -> Path:
 
 @case()
 def title_line_above(d: Path) -> Path:
-    p = table(d / "a.csv", label=LABELS, **by("prob_", PROBS))
-    p.write_text("Results of model A\n\n" + p.read_text())
-    return p
+    return below(table(d / "a.csv", label=LABELS, **by("prob_", PROBS)), "Results of model A\n\n")
 
 
 @case()
 def title_lines_above_padded(d: Path) -> Path:
     p = table(d / "a.csv", label=LABELS, **by("prob_", PROBS))
-    p.write_text("Results of model A,,,,,\nDate: 2026-01-01,,,,,\n" + p.read_text())
-    return p
+    return below(p, "Results of model A,,,,,\nDate: 2026-01-01,,,,,\n")
 
 
 @case()
@@ -382,22 +381,19 @@ def clip_similarities(d: Path) -> Path:
 @case()
 def csv_gz(d: Path) -> Path:
     p = table(d / "a.csv", label=LABELS, **by("prob_", PROBS))
-    (d / "a.csv.gz").write_bytes(gzip.compress(p.read_bytes()))
-    return d / "a.csv.gz"
+    return packed(p, ".gz", gzip.compress)
 
 
 @case()
 def jsonl_gz(d: Path) -> Path:
     p = lines(d / "a.jsonl", [{"label": y, "probs": p} for y, p in LP])
-    (d / "a.jsonl.gz").write_bytes(gzip.compress(p.read_bytes()))
-    return d / "a.jsonl.gz"
+    return packed(p, ".gz", gzip.compress)
 
 
 @case()
 def csv_bz2(d: Path) -> Path:
     p = table(d / "a.csv", label=LABELS, **by("prob_", PROBS))
-    (d / "a.csv.bz2").write_bytes(bz2.compress(p.read_bytes()))
-    return d / "a.csv.bz2"
+    return packed(p, ".bz2", bz2.compress)
 
 
 @case()

@@ -41,12 +41,12 @@ MOST_UNPACKED, MOST_MORE = 4, 128 << 20
 MOST_DOCUMENT_BYTES = 256 << 20
 # A message should stay readable whatever a decoder says.
 SHOWN_CHARACTERS = 300
-# How packed files begin, what unpacks them, and what is typed for it.
-PACKED: tuple[tuple[bytes, Callable[[BinaryIO], Any], str], ...] = (
-    (b"\x1f\x8b", gzip.open, "gunzip"),
-    (b"BZh", bz2.BZ2File, "bunzip2"),
-    (b"\xfd7zXZ", lzma.LZMAFile, "unxz"),
-)
+# Of each extension of packed text: how such files begin, what unpacks them, what is typed for it.
+PACKED: dict[str, tuple[bytes, Callable[[BinaryIO], Any], str]] = {
+    ".gz": (b"\x1f\x8b", gzip.open, "gunzip -k"),
+    ".bz2": (b"BZh", bz2.BZ2File, "bunzip2 -k"),
+    ".xz": (b"\xfd7zXZ", lzma.LZMAFile, "unxz -k"),
+}
 _IMPORTING = RLock()
 
 
@@ -141,7 +141,7 @@ def unpacked(file: BinaryIO, source: str) -> BinaryIO:
     first = file.read(6)
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
-    for mark, opened, typed in PACKED:
+    for mark, opened, typed in PACKED.values():
         if first.startswith(mark):
             most = MOST_UNPACKED * size + MOST_MORE
             with file, readable("the packed file", source), opened(file) as packed:
@@ -149,7 +149,7 @@ def unpacked(file: BinaryIO, source: str) -> BinaryIO:
             if len(held) > most:
                 raise UnpackedError(
                     f"{source}: holds more than {most >> 20} MiB, far more than the file; unpack "
-                    f"it first: {typed} -k {shlex.quote(source)}"
+                    f"it first: {typed} {shlex.quote(source)}"
                 )
             return io.BytesIO(held)
     return file

@@ -277,7 +277,7 @@ def weights_by_likelihood(
 
 
 def _without_small(names: Collection[str], weights: FloatArray) -> dict[str, float]:
-    """Return weights less a share of the largest, summing to 1."""
+    """Return weights minus a share of the largest, none below 0, summing to 1."""
     weights = np.maximum(weights - SMALLEST_SHARE * weights.max(), 0.0)
     return dict(zip(names, (weights / weights.sum()).tolist(), strict=True))
 

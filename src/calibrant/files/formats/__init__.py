@@ -45,7 +45,7 @@ from calibrant.files.formats.tables import (
 )
 from calibrant.files.formats.tensors import SafetensorsReader, SafetensorsWriter, TorchReader
 from calibrant.files.formats.text import CsvReader, CsvWriter
-from calibrant.files.gate import readable
+from calibrant.files.gate import PACKED, readable
 from calibrant.files.opening import extension_of, is_folder, is_url, make_folder
 from calibrant.files.options import FormatName, ReadOptions
 
@@ -78,7 +78,7 @@ WRITTEN = tuple(end for end, each in _OF_EXTENSION.items() if each.writer)
 _PICKLES = (".pkl", ".pickle", ".joblib")
 _EXCEL = (".xlsx", ".xls", ".ods")
 # What is typed to unpack a file, by its extension.
-_PACKED = {".gz": "gunzip -k", ".bz2": "bunzip2 -k", ".xz": "unxz -k", ".zst": "unzstd"}
+_UNPACK = {end: typed for end, (_, _, typed) in PACKED.items()} | {".zst": "unzstd"}
 # Formats of text, which a file of any name may have, and which are read packed, but for Zstandard.
 OF_TEXT: tuple[FormatName, ...] = ("csv", "tsv", "jsonl", "json")
 
@@ -86,7 +86,7 @@ OF_TEXT: tuple[FormatName, ...] = ("csv", "tsv", "jsonl", "json")
 def plain_name(where: str) -> str:
     """Return the name of a file without the extension of what packed it, if it is text."""
     inner, _, last = where.rpartition(".")
-    packed = f".{last.lower()}" in [*_PACKED][:3]
+    packed = f".{last.lower()}" in PACKED
     ends = {end for name in OF_TEXT for end in FORMATS[name].extensions}
     return inner if packed and extension_of(inner) in ends else where
 
@@ -103,9 +103,9 @@ def format_of(where: str, known: tuple[str, ...] = EXTENSIONS) -> Format:
             f"{where}: pickles are refused, because they can run code; save the arrays with "
             "numpy.savez (.npz) or as .safetensors"
         )
-    if extension in _PACKED:
+    if extension in _UNPACK:
         raise PredictionsError(
-            f"{where}: is packed; unpack it first: {_PACKED[extension]} {shlex.quote(where)}"
+            f"{where}: is packed; unpack it first: {_UNPACK[extension]} {shlex.quote(where)}"
         )
     if extension in _EXCEL:
         held = shlex.quote(

@@ -163,7 +163,7 @@ class JsonLinesReader(TextReader):
             if len(first | _truths(cell)) > 1:
                 raise PredictionsError(
                     f"{self.where}: {self.unit} {number}: '{name}' holds true or false where "
-                    "other lines hold numbers, or the other way round; write one of them"
+                    f"other {self.unit}s hold numbers, or the other way round; write one of them"
                 )
 
     def _row(self, line: int, content: Any, names: Collection[str]) -> dict[str, Any]:

@@ -201,15 +201,15 @@ def sharing(found: Iterable[Evaluation]) -> list[Evaluation]:
     Methods that keep the predicted classes are right in the same rows, and labels of one file have
     the same row numbers.
     """
-    known: dict[tuple[str, bytes], Any] = {}
+    known: dict[tuple[str, tuple[int, ...], bytes], Any] = {}
 
     def shared(of: Any) -> Any:
         own, fields = copy(of), cast("dict[str, Any]", vars(of))
         for name, value in fields.items():
             if isinstance(value, np.ndarray):
                 array: Any = np.ascontiguousarray(cast("Any", value))
-                bits = sha256(array).digest()
-                vars(own)[name] = known.setdefault((array.dtype.str, bits), array)
+                key = array.dtype.str, array.shape, sha256(array).digest()
+                vars(own)[name] = known.setdefault(key, array)
             elif isinstance(value, RowSample | RowScores):
                 vars(own)[name] = shared(value)
         return own

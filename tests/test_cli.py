@@ -144,6 +144,14 @@ def test_the_line_to_paste_is_the_command_that_was_given(run, folder, tmp_path, 
     assert (tmp_path / "t.safetensors").exists()
 
 
+def test_a_name_of_a_file_isn_t_cut_where_details_begin(run, tmp_path):
+    path = tmp_path / "a; b.csv"
+    path.write_text("p0,p1,y\n0.2,0.8,1\n0.7,0.3,0\n")
+    reason, _, details = run("measure", path, "--scores", "nope").err.splitlines()
+    assert reason == f"error: {path}: there is no 'nope' to hold the scores"
+    assert details == "details: found 'p0', 'p1', 'y'"
+
+
 # --- the verbs
 
 

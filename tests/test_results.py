@@ -6,6 +6,7 @@ import pickle
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import joblib
@@ -15,6 +16,7 @@ import pytest
 import calibrant as cb
 from calibrant.core.result import Drawn, Result
 from calibrant.evaluation.best_set import may_be_best
+from calibrant.evaluation.evaluate import sharing
 from calibrant.evaluation.history import History
 from calibrant.evaluation.uncertainty import paired_difference
 from calibrant.metrics.registry import METRICS, POSITIVE_METRICS
@@ -107,6 +109,14 @@ def test_a_pickle_holds_only_what_was_found() -> None:
     before = len(pickle.dumps(found))
     str(found), found.as_dict(), found.positive
     assert len(pickle.dumps(found)) == before
+
+
+def test_only_arrays_of_one_type_and_shape_are_shared() -> None:
+    held = [np.zeros(4), np.zeros((2, 2)), np.zeros(4, np.int64), np.zeros(4)]
+    found: Any = sharing(SimpleNamespace(array=array) for array in held)
+    assert [each.array.shape for each in found] == [array.shape for array in held]
+    assert [each.array.dtype for each in found] == [array.dtype for array in held]
+    assert found[0].array is found[3].array
 
 
 def test_results_of_ten_thousand_rows_pickle_small() -> None:

@@ -48,8 +48,10 @@ def run(words: Sequence[str]) -> int:
         except CalibrantError as error:
             said, _, line = str(error).partition(PROPOSED)
             # The command stands where the eye is: after the reason, before the details.
-            reason, _, details = said.partition("; ") if line else (said, "", "")
-            code = _said(f"error: {reason}", BAD_INPUT)
+            # A name of a file, which comes first, may hold what parts them.
+            where, colon, told = said.partition(": ")
+            reason, _, details = told.partition("; ") if line else (told, "", "")
+            code = _said(f"error: {where}{colon}{reason}", BAD_INPUT)
             if line:
                 _said(f"to read it so: {_proposed(words, line)}", BAD_INPUT)
             if details:

@@ -10,10 +10,14 @@ Commands of other packages look the same if they are made with these classes:
 from __future__ import annotations
 
 import inspect
+import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -35,7 +39,71 @@ FURTHER = "Further options, explained by --help-all"
 INDENT, OF_COMMANDS = 24, 12
 
 
-class Command(TyperCommand):
+# What a declaration may ask of a value beside its type; those of the second line are so by default.
+_ASKED = ("parser", "min", "max", "exists", "writable", "resolve_path", "allow_dash", "path_type")
+_FILES = ("file_okay", "dir_okay", "readable")
+_NUMBERS = {int: r"-?[0-9]{1,15}", float: r"-?[0-9]{1,15}(\.[0-9]{1,15})?"}
+
+
+class _PlainWords:
+    """Takes the words that an option is given as what they plainly are.
+
+    Newer versions of the library check every word by pydantic, which takes longer to import than
+    most commands take. Whatever isn't plain goes its way, so that wrong words fail as ever.
+    """
+
+    def __init__(self, parameter: Any, checked: Callable[[], Any]) -> None:
+        self._type = parameter.type_descriptor.annotation
+        about = parameter.type_descriptor.parameter_info
+        self._asked = any(getattr(about, name, None) not in (None, False) for name in _ASKED)
+        self._asked |= not all(getattr(about, name, True) for name in _FILES)
+        self._checked = checked
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value of an option; None if it wasn't given."""
+        many = param.multiple or param.nargs == -1
+        if value is None:
+            return () if many else None
+        if not self._asked:
+            if many and get_origin(self._type) is list:
+                kind, words = get_args(self._type)[0], [*value]
+                if all(_is_plain(kind, word) for word in words):
+                    return [kind(word) for word in words]
+            elif not many and _is_plain(self._type, value):
+                return self._type(value)
+        return self._checked().coerce(value, param=param, ctx=ctx)
+
+
+def _is_plain(kind: Any, word: Any) -> bool:
+    """Whether a word, or a default, is one of this type beyond doubt."""
+    if type(word) is kind:
+        return kind in (str, int, float, bool)
+    if not isinstance(word, str):
+        return False
+    if kind is Path:
+        return not os.path.exists(word) or os.access(word, os.R_OK)
+    return kind in _NUMBERS and re.fullmatch(_NUMBERS[kind], word) is not None
+
+
+class _TakesPlainWords:
+    """A command whose options and arguments are taken so."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, also those that the library adds."""
+        base: Any = super()
+        found: list[Any] = base.get_params(ctx)
+        for each in found:
+            if hasattr(each, "get_runtime_param") and "get_runtime_param" not in vars(each):
+                plain = _PlainWords(each, each.get_runtime_param)
+                each.get_runtime_param = partial(_itself, plain)
+        return found
+
+
+def _itself(plain: _PlainWords) -> _PlainWords:
+    return plain
+
+
+class Command(_TakesPlainWords, TyperCommand):
     """A command. The `ending` of its function, if it has one, makes the last paragraph."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -73,7 +141,7 @@ def explain_all(ctx: typer.Context, wanted: bool) -> None:
         raise typer.Exit
 
 
-class Group(TyperGroup):
+class Group(_TakesPlainWords, TyperGroup):
     """A command that has commands of its own."""
 
     def panels(self, names: Sequence[str]) -> Mapping[str, Sequence[str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from html import escape
 from importlib import import_module
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -118,6 +117,8 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
+        from html import escape
+
         table = self.as_table()
         notes = f"<p><small>{escape(table.notes)}</small></p>" if table.notes else ""
         return f"<div><p>{escape(self.headline())}</p>\n{table.to_html()}\n{notes}</div>"
@@ -154,6 +155,8 @@ class Drawn(Result):
 
 def facts_html(title: str, facts: Mapping[str, str]) -> str:
     """Return what a notebook shows of a thing that is no table: a title and its facts."""
+    from html import escape
+
     table = Table(["", ""], [[name, text] for name, text in facts.items() if text])
     body = table.to_html().partition("<tbody>")[2]
     return f"<div><p>{escape(title)}</p>\n<table>\n<tbody>{body}</div>"

@@ -7,7 +7,6 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
 from calibrant.core.errors import InputError
@@ -102,6 +101,8 @@ class Table:
         """Return an HTML table, without notes or styles but for the alignment."""
         if not self.head:
             return ""
+        from html import escape
+
         cells = self._cells(escape, "<b>{}</b>")
         right = ' style="text-align: right"'
 

@@ -15,7 +15,6 @@ import math
 import os
 import shlex
 import stat
-import tomllib
 import zipfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -252,6 +251,8 @@ def load_toml(path: Path, source: str) -> dict[str, Any]:
     check_regular(path, source, InputError)
     if path.stat().st_size > MOST_DOCUMENT_BYTES:
         raise InputError(f"{source}: is longer than {MOST_DOCUMENT_BYTES >> 20} MiB")
+    import tomllib  # few commands need it
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except RecursionError:

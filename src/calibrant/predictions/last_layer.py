@@ -87,7 +87,10 @@ def check_head_makes(
     if of_probabilities:
         lowest = np.minimum(np.log(SMALLEST_TRIED_PROBABILITY), z.max(axis=1, keepdims=True))
         apart = np.where(z >= lowest, apart, np.nan)
-    shift = np.nanmedian(apart, axis=1, keepdims=True)
+    # The median of each row's numbers, for which NumPy would load its masked arrays.
+    numbers = (~np.isnan(apart)).sum(axis=1, keepdims=True)
+    middle = np.concatenate([(numbers - 1) // 2, numbers // 2], axis=1)
+    shift = np.take_along_axis(np.sort(apart, axis=1), middle, axis=1).mean(axis=1, keepdims=True)
     wrong = np.abs(apart - shift) > 2 * (ROUNDING * size + SMALLEST_ERROR)
     if wrong.any():
         row, label = (int(i[0]) for i in np.nonzero(wrong))

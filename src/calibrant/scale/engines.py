@@ -9,21 +9,27 @@ Shards through an engine: gathered as they are done, with progress.
 from __future__ import annotations
 
 import ast
-import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypedDict, TypeVar, get_args
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    get_args,
+)
 
 from calibrant.core.errors import CalibrantError, InputError, PredictionsError
 from calibrant.core.progress import Progress, Watcher
@@ -32,6 +38,10 @@ from calibrant.core.text import counted
 from calibrant.core.threads import core_count, limit_threads, one_blas_thread
 from calibrant.files.gate import optional
 from calibrant.scale.shards import Shard
+
+if TYPE_CHECKING:
+    # What starts processes takes longer to import than many commands take, which start none.
+    from concurrent.futures import Future, ProcessPoolExecutor
 
 EngineName = Literal["processes", "dask"]
 Item = TypeVar("Item")
@@ -113,6 +123,9 @@ class EngineFields(TypedDict, total=False):
 def _in_processes(
     function: Callable[[Item], Result], items: Sequence[Item], workers: int
 ) -> Iterator[tuple[int, Result]]:
+    import multiprocessing
+    from concurrent.futures.process import BrokenProcessPool
+
     refuse_unguarded_script()
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
@@ -153,6 +166,8 @@ def _without_interrupts() -> Generator[None]:
     if os.name != "posix" or threading.current_thread() is not threading.main_thread():
         yield
         return
+    from multiprocessing import resource_tracker
+
     resource_tracker.ensure_running()  # which, as it starts, lets interrupts in again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -163,6 +178,8 @@ def _without_interrupts() -> Generator[None]:
 
 def _taken(running: dict[Future[Any], int], left: dict[int, Any]) -> Iterator[tuple[int, Any]]:
     """Yield what is done of what runs, once something is."""
+    from concurrent.futures import FIRST_COMPLETED, wait
+
     done, _ = wait(running, return_when=FIRST_COMPLETED)
     for future in done:
         i = running[future]
@@ -174,6 +191,8 @@ def _taken(running: dict[Future[Any], int], left: dict[int, Any]) -> Iterator[tu
 
 @contextmanager
 def _pool(context: Any, workers: int) -> Generator[ProcessPoolExecutor]:
+    from concurrent.futures import ProcessPoolExecutor
+
     pool = ProcessPoolExecutor(workers, context, initializer=_begin_worker)
     try:
         yield pool
@@ -189,6 +208,8 @@ def _pool(context: Any, workers: int) -> Generator[ProcessPoolExecutor]:
 
 def _begin_worker() -> None:
     """Let this worker use one thread, end with the process that it works for, and leave no file."""
+    import multiprocessing
+
     limit_threads(1)
     removed_when_killed().__enter__()
     parent = multiprocessing.parent_process()

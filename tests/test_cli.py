@@ -107,7 +107,16 @@ def test_a_packed_table_is_applied_to_as_it_is(run, folder, tmp_path):
     assert written[0] == written[1]
 
 
-def test_the_line_to_paste_is_the_command_that_was_given(run, folder, tmp_path, monkeypatch):
+GIVEN = {
+    "fit": ["--method", "temperature", "--out", "t.safetensors"],
+    "measure": ["--level", "0.9", "--report", "r.html"],
+}
+
+
+@pytest.mark.parametrize("command", GIVEN)
+def test_the_line_to_paste_is_the_command_that_was_given(
+    run, folder, tmp_path, monkeypatch, command
+):
     monkeypatch.chdir(tmp_path)
     rows = read_predictions(folder / "probs.csv")
     path = tmp_path / "my rows.csv"
@@ -121,15 +130,7 @@ def test_the_line_to_paste_is_the_command_that_was_given(run, folder, tmp_path, 
         delimiter=",",
         comments="",
     )
-    given = [
-        "fit",
-        str(path),
-        "--labels=nowhere",
-        "--method",
-        "temperature",
-        "--out",
-        "t.safetensors",
-    ]
+    given = [command, str(path), "--labels=nowhere", *GIVEN[command]]
     outcome = run(*given)
     assert outcome.code == 2
     said, line, *_ = outcome.err.splitlines()
@@ -141,7 +142,7 @@ def test_the_line_to_paste_is_the_command_that_was_given(run, folder, tmp_path, 
     assert words[:6] == [*given[:2], *given[3:]]
     assert "--labels=nowhere" not in words
     assert run(*words).code == 0
-    assert (tmp_path / "t.safetensors").exists()
+    assert (tmp_path / GIVEN[command][-1]).exists()
 
 
 def test_a_name_of_a_file_isn_t_cut_where_details_begin(run, tmp_path):

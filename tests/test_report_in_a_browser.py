@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -23,7 +24,10 @@ METHODS = [
     "none", "temperature", "temperature-laplace", "ets", "isotonic", "histogram", "smart", "svs",
     "vector", "platt", "beta", "irm",
 ]  # fmt: skip
-KINDS = ["comparison", "groups", "monitor", "decision", "decision by groups", "history"]
+KINDS = [
+    "comparison", "groups", "many labels", "networks", "monitor", "history",
+    "decision", "decision by groups", "costs", "sets",
+]  # fmt: skip
 pytestmark = needs_browser
 
 
@@ -326,11 +330,16 @@ def watched() -> cb.Monitor:
 
 
 def decided(kind: str) -> Any:
-    """Return a decision, whole or by groups."""
+    """Return a decision, by risk, costs or sets, or by groups."""
     scaling = cb.TemperatureScaling().fit_predictions(cb.load_sample("validation"))
     test = cb.load_sample("test")
-    if kind == "decision":
-        return cb.decide(scaling, test, risk=0.05)
+    demands: dict[str, dict[str, Any]] = {
+        "decision": {"risk": 0.05},
+        "costs": {"costs": 1 - np.eye(test.n_classes or 0)},
+        "sets": {"cover": 0.9},
+    }
+    if kind in demands:
+        return cb.decide(scaling, test, **demands[kind])
     return decide_by(scaling, test, "predicted", risk=0.05)
 
 
@@ -365,45 +374,35 @@ seen.mark = Number(document.querySelector("#mark circle").getAttribute("cx")) ==
     assert seen["mark"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_screen_scrolls_a_page_sideways(
-    kind: str, page: Path, labelled_logits: Any, tmp_path: Path
-) -> None:
+def shown(kind: str, labelled_logits: Any) -> Any:
+    """Return a result of each kind that has a page, and what its page shows beside it."""
     if kind == "groups":
         rows = cb.Predictions.from_logits(*labelled_logits(900, 8))
-        page, options = tmp_path / "r.html", {"metrics": ["ece"], "resamples": 30}
         names = [f"a group of images from the long place {i}" for i in range(3)]
+        options: dict[str, Any] = {"metrics": ["ece"], "resamples": 30}
         groups = cb.evaluate_by(rows, np.array(names)[np.arange(900) % 3], **options)
-        cb.evaluate(rows, **options).to_html(page, groups=groups)
-    if kind == "monitor":
-        page = tmp_path / "m.html"
-        watched().to_html(page)
-    if kind.startswith("decision"):
-        page = tmp_path / "d.html"
-        decided(kind).to_html(page)
-    if kind == "history":
-        page = tmp_path / "h.html"
-        several_dates().to_html(page)
-    assert sideways(page, tmp_path) == dict.fromkeys(SCREENS, 0)
+        return partial(cb.evaluate(rows, **options).to_html, groups=groups)
+    if kind == "many labels":
+        rng = np.random.default_rng(1)
+        rows = cb.Predictions.from_many_labels(rng.random((300, 5)), rng.integers(2, size=(300, 5)))
+        return cb.evaluate(rows, resamples=30).to_html
+    if kind == "networks":
+        a, b = (cb.Predictions.from_logits(*labelled_logits(400, 4, seed=s)) for s in (1, 2))
+        a = cb.Predictions.from_logits(a.logits, b.labels)
+        return cb.compare_models({"a": a, "b": b}, methods=["temperature"], resamples=30).to_html
+    return {"monitor": watched, "history": several_dates}.get(
+        kind, partial(decided, kind)
+    )().to_html
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_page_passes_axe(kind: str, page: Path, labelled_logits: Any, tmp_path: Path) -> None:
-    if kind == "groups":
-        rows = cb.Predictions.from_logits(*labelled_logits(600, 5))
+def test_a_page_passes_axe_and_no_screen_scrolls_it_sideways(
+    kind: str, page: Path, labelled_logits: Any, tmp_path: Path
+) -> None:
+    if kind != "comparison":
         page = tmp_path / "r.html"
-        options: dict[str, Any] = {"resamples": 20}
-        groups = cb.evaluate_by(rows, np.arange(600) % 3, **options)
-        cb.evaluate(rows, **options).to_html(page, groups=groups)
-    if kind == "monitor":
-        page = tmp_path / "m.html"
-        watched().to_html(page)
-    if kind.startswith("decision"):
-        page = tmp_path / "d.html"
-        decided(kind).to_html(page)
-    if kind == "history":
-        page = tmp_path / "h.html"
-        several_dates().to_html(page)
+        shown(kind, labelled_logits)(page)
+    assert sideways(page, tmp_path) == dict.fromkeys(SCREENS, 0)
     assert violations(page, tmp_path) == []
 
 

@@ -71,12 +71,12 @@ def _proposed(words: Sequence[str], line: str) -> str:
             were given; perhaps behind a command that unpacks the file, and a pipe.
     """
     before, pipe, own = line.rpartition(" | ")
-    _, verb, file, *options = shlex.split(own)
+    _, _, file, *options = shlex.split(own)
     if pipe:
         packed = [word for word in shlex.split(before) if not word.startswith("-")]
         words = ["-" if word in packed else word for word in words]
     names = set(options[::2])
-    if len(words) < 2 or file not in words or words[1] == verb:
+    if len(words) < 2 or file not in words:
         return line
     given: list[str] = []
     rest = iter(words[1:])

@@ -135,9 +135,9 @@ def test_the_line_to_paste_is_the_command_that_was_given(
     assert outcome.code == 2
     said, line, *_ = outcome.err.splitlines()
     assert said.startswith("error: ")
-    offered, _, command = line.partition(": ")
+    offered, _, pasted = line.partition(": ")
     assert offered == "to read it so"
-    _, *words = shlex.split(command)
+    _, *words = shlex.split(pasted)
     # What was said rightly stays, and what was said wrongly goes.
     assert words[:6] == [*given[:2], *given[3:]]
     assert "--labels=nowhere" not in words

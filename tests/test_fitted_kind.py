@@ -110,8 +110,13 @@ def test_rows_that_look_like_probabilities_are_refused_unless_the_caller_says_wh
 ) -> None:
     scaling = cb.TemperatureScaling().fit(rows.logits, rows.labels)
     said = 'say what they are, kind="probs" or kind="logits"'
-    with pytest.raises(PredictionsError, match=f"predict_proba: every row of .*{said}"):
-        scaling.predict_proba(probs)
+    halves = rows.logits.astype(np.float16)
+    halves = np.exp(halves - halves.max(axis=1, keepdims=True))
+    halves /= halves.sum(axis=1, keepdims=True)  # each step rounded to 16 bits, as networks do it
+    rounded = (np.round(probs, 3), np.round(100 * probs, 1), halves, halves.astype(np.float64))
+    for scores in (probs, *rounded):
+        with pytest.raises(PredictionsError, match=f"predict_proba: every row of .*{said}"):
+            scaling.predict_proba(scores)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         scaling.predict_proba(rows.logits)

@@ -11,7 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from calibrant.core.errors import PredictionsError
+import calibrant as cb
+from calibrant.core.errors import PredictionsError, RoundedProbabilitiesWarning
 from calibrant.predictions.last_layer import Head
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import summarize
@@ -158,6 +159,26 @@ def test_a_bad_row_is_named_across_chunks():
 def test_bad_probs(probs: np.ndarray, message: str):
     with pytest.raises(PredictionsError, match="^val: .*'probs'.*" + message):
         Predictions.from_probs(probs, LABELS[: len(probs)] * 0, source="val")
+
+
+def test_a_softmax_of_16_bits_is_read_whatever_it_is_stored_in_and_a_class_left_out_isn_t():
+    test = cb.load_sample("test").take(np.arange(500))
+    logits, labels = np.asarray(test.logits, np.float16), test.labels
+    halves = np.exp(logits - logits.max(axis=1, keepdims=True))
+    halves = (halves / halves.sum(axis=1, keepdims=True)).astype(np.float64)
+    assert np.abs(halves.sum(axis=1) - 1).max() > 3e-4
+    with pytest.warns(RoundedProbabilitiesWarning):
+        read = Predictions.from_probs(halves, labels)
+    np.testing.assert_allclose(read.probs.sum(axis=1), 1, atol=1.01e-4)
+    # Votes of 256 trees are whole in 16 bits too, but weren't computed in them.
+    votes = np.round(256 * halves)
+    votes[:, 0] += 256 - votes.sum(axis=1)
+    keep = (votes[:, 0] >= 0) & (votes[:, 0] <= 4)
+    lacking = (votes / 256)[keep, 1:]
+    assert keep.sum() > 50
+    assert lacking.sum(axis=1).min() < 0.99
+    with pytest.raises(PredictionsError, match="must sum to 1"):
+        Predictions.from_probs(lacking, np.zeros(len(lacking), int))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

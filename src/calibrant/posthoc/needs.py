@@ -57,6 +57,7 @@ from calibrant.predictions.binary import (
     as_logits,
     two_columns,
 )
+from calibrant.predictions.implausible_scores import FEW, units
 from calibrant.predictions.names import ClassNames, listed, names_of_columns
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, summarize
@@ -488,6 +489,22 @@ def read_scores(
         raise AdvisedError(error.sentence, AS_KIND) from None
 
 
+def _no_logits(rows: Array) -> str | None:
+    """Return what (N, K) logits are in truth: probabilities, also rounded ones, or percent."""
+    # Mostly one number tells.
+    if not rows.shape[0] or not 0 <= rows[0, 0] <= 100:
+        return None
+    if look_like_probabilities(rows):
+        return LIKE_PROBABILITIES
+    seen = None
+    for part in (slice(FEW), slice(None)) if rows.shape[0] >= FEW else ():
+        found = units(to_numpy(rows[part]).astype(np.float64, copy=False))
+        seen = next((finding.sentence for finding in found if "are" in finding.fix), None)
+        if seen is None:
+            break
+    return seen
+
+
 def _read_scores(
     estimator: Estimator, scores: Array, features: Array | None, kind: FittedKind | None
 ) -> tuple[Array, Array | None, bool]:
@@ -509,9 +526,8 @@ def _read_scores(
     if own == "probs":
         known = Predictions.from_probs(rows, None, source="predict_proba")
         rows = rows_of_event(estimator, known).scores
-    # Mostly one number tells.
-    elif kind is None and rows.shape[0] and 0 <= rows[0, 0] <= 1 and look_like_probabilities(rows):
+    elif kind is None and (seen := _no_logits(rows)):
         raise PredictionsError(
-            f'predict_proba: {LIKE_PROBABILITIES}; say what they are, kind="probs" or kind="logits"'
+            f'predict_proba: {seen}; say what they are, kind="probs" or kind="logits"'
         )
     return rows, checked_features(estimator, features, int(rows.shape[0])), single

@@ -30,7 +30,8 @@ def lost_in_sums(scores: FloatArray, total: float = 1.0, least: int = 0) -> floa
     """Return by how much rounding may move the sums of rows of shares; None where none is seen.
 
     Rounding to decimals, at least `least` of them, moves each number by half a unit. Rounding to
-    significant digits, or to 16-bit floats, moves a sum by that share of the `total`.
+    significant digits moves a sum by that share of the `total`; a softmax computed in 16-bit floats
+    moves it by as much as is allowed where the numbers are stored as such.
     """
     decimals = decimals_of(scores, least)
     by_decimals = None if decimals is None else scores.shape[-1] * 0.5 * 10.0**-decimals
@@ -40,10 +41,13 @@ def lost_in_sums(scores: FloatArray, total: float = 1.0, least: int = 0) -> floa
     if len(scores) > FIRST and lost_in_sums(scores[:FIRST], total, least) is None:
         return None
     parts, _ = np.frexp(scores)
-    for bits in (8, 11):  # of bfloat16 and float16
+    for bits, dtype in ((8, "bfloat16"), (11, "float16")):
         scaled = parts * 2.0**bits
         if (scaled == np.rint(scaled)).all():
-            return total * 2.0**-bits
+            # Shares of a power of two, as a forest of 256 trees gives them, weren't computed so.
+            scaled = scores * 2.0**bits
+            counted = bool((scaled == np.rint(scaled)).all())
+            return total * (2.0**-bits if counted else ROW_SUM_TOLERANCE[dtype])
     # The smallest numbers have no power of ten that makes them whole.
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         places = np.where(scores == 0, 0, np.floor(np.log10(np.abs(scores))))

@@ -89,7 +89,7 @@ def test_the_version_is_said_without_numpy(tmp_path):
 def test_measuring_logits_loads_neither_scipy_nor_what_numpy_seldom_needs(tmp_path):
     write_predictions(load_sample("test").take(np.arange(300)), tmp_path / "sample.npz")
     names = ["numpy", "scipy", "numpy.f2py", "numpy.testing", "array_api_compat.numpy"]
-    names += ["numpy.ma", "pydantic", "multiprocessing", "html", "tomllib"]
+    names += ["pydantic", "multiprocessing", "html", "tomllib"]
     assert loaded_by(["measure", "sample.npz"], tmp_path, names) == ["numpy"]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import calibrant as cb
 from calibrant.core.errors import InputError
-from calibrant.core.tables import Table
+from calibrant.core.result import Table
 
 VAL = cb.load_sample("validation").take(slice(600))
 TEST = cb.load_sample("test").take(slice(600))

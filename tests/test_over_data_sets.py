@@ -16,7 +16,7 @@ from calibrant.cli import main
 from calibrant.cli.compare import seeds_in
 from calibrant.comparison.multi_dataset import ManyComparisons, compare_over
 from calibrant.core.errors import CalibrantError, InputError
-from calibrant.core.tables import Table
+from calibrant.core.result import Table
 from calibrant.evaluation.best_set import (
     critical_difference,
     friedman_p,

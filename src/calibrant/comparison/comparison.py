@@ -14,8 +14,7 @@ from calibrant.comparison.verdict import (
     Verdict,
     differences_to_best,
 )
-from calibrant.core.result import Drawn
-from calibrant.core.tables import Table
+from calibrant.core.result import Drawn, Table
 from calibrant.core.text import counted, listed, names_by_text, wrap
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.formatting import in_percent, sentence, show, with_interval

@@ -23,8 +23,7 @@ from calibrant.comparison.verdict import UNCALIBRATED
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.errors import InputError
 from calibrant.core.progress import Watcher, part_of
-from calibrant.core.result import Drawn
-from calibrant.core.tables import Table
+from calibrant.core.result import Drawn, Table
 from calibrant.core.text import counted, listed
 from calibrant.evaluation.best_set import covariance_of_means, may_have_best_mean
 from calibrant.evaluation.bootstrap import Draws, drawn_once

@@ -20,8 +20,7 @@ from calibrant.comparison.comparison import Comparison
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
 from calibrant.core.progress import Watcher, part_of
-from calibrant.core.result import Result
-from calibrant.core.tables import Table
+from calibrant.core.result import Result, Table
 from calibrant.core.text import counted, listed, wrap
 from calibrant.evaluation.best_set import (
     critical_difference,

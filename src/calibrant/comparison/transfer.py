@@ -15,8 +15,7 @@ import numpy as np
 
 from calibrant.core.errors import InputError, NotApplicableError
 from calibrant.core.progress import Watcher, steps
-from calibrant.core.result import Result
-from calibrant.core.tables import Table
+from calibrant.core.result import Result, Table
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.formatting import in_percent, interval_of, show
 from calibrant.evaluation.results import MetricResult

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, to_numpy
 from calibrant.core.errors import InputError
-from calibrant.core.tables import Table
+from calibrant.core.result import Table
 from calibrant.decision.base import DecidedRows, Decision, Share, mean_of
 from calibrant.evaluation.bootstrap import Draws, shared
 from calibrant.evaluation.formatting import interval_of, percent

@@ -16,7 +16,7 @@ from calibrant.core.errors import (
     PredictionsError,
     warn_caller,
 )
-from calibrant.core.tables import Table
+from calibrant.core.result import Table
 from calibrant.core.text import counted
 from calibrant.decision.base import Decision, Share
 from calibrant.decision.risk import (

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, BoolArray, FloatArray, as_array, to_numpy
 from calibrant.core.errors import InputError
-from calibrant.core.tables import Table
+from calibrant.core.result import Table
 from calibrant.decision.base import DecidedRows, Decision, Share, mean_of
 from calibrant.decision.fixed_sequence import (
     BettingTest,

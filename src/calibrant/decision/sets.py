@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arrays import Array, BoolArray, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError, PredictionsError
-from calibrant.core.tables import Table
+from calibrant.core.result import Table
 from calibrant.decision.base import DecidedRows, Decision, Share, mean_of
 from calibrant.evaluation.formatting import interval_of, percent
 from calibrant.posthoc.array_ops import columns

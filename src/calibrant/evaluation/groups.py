@@ -43,8 +43,7 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.progress import Progress, Watcher
-from calibrant.core.result import Drawn
-from calibrant.core.tables import Table
+from calibrant.core.result import Drawn, Table
 from calibrant.core.text import counted, format_table, wrap
 from calibrant.evaluation.evaluate import evaluate_sample, sharing
 from calibrant.evaluation.formatting import percent, show

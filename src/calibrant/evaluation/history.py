@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrant.core.errors import InputError
-from calibrant.core.result import Drawn
-from calibrant.core.tables import Table
+from calibrant.core.result import Drawn, Table
 from calibrant.evaluation.formatting import compared, in_percent_are, percent, show, with_interval
 from calibrant.evaluation.results import Evaluation, MetricResult
 from calibrant.evaluation.uncertainty import PairedDifference, paired_difference

@@ -33,8 +33,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError, PredictionsError
-from calibrant.core.result import Drawn
-from calibrant.core.tables import Table
+from calibrant.core.result import Drawn, Table
 from calibrant.core.text import counted, wrap
 from calibrant.evaluation.formatting import percent
 from calibrant.evaluation.grouping import GroupKind, grouping

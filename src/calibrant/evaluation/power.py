@@ -10,8 +10,7 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.checks import check_confidence
 from calibrant.core.errors import InputError
-from calibrant.core.result import FewNumbers
-from calibrant.core.tables import Table
+from calibrant.core.result import FewNumbers, Table
 from calibrant.core.weights import mean as mean_of
 from calibrant.evaluation.sample import Sample
 from calibrant.evaluation.sample_sources import sample_of

@@ -16,8 +16,7 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
-from calibrant.core.result import Drawn
-from calibrant.core.tables import Table
+from calibrant.core.result import Drawn, Table
 from calibrant.core.text import counted, listed, wrap
 from calibrant.evaluation.formatting import (
     FLOOR,

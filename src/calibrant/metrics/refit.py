@@ -24,8 +24,7 @@ from calibrant.core.arrays import (
     to_numpy,
     working_dtype,
 )
-from calibrant.core.result import FewNumbers
-from calibrant.core.tables import Table
+from calibrant.core.result import FewNumbers, Table
 from calibrant.core.weights import mean, total
 from calibrant.metrics.full_rows import (
     BLOCKS,

@@ -9,8 +9,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from calibrant.core.errors import InputError
-from calibrant.core.result import ENGINE, Result
-from calibrant.core.tables import Table
+from calibrant.core.result import ENGINE, Result, Table
 from calibrant.core.text import counted, listed, wrap
 from calibrant.evaluation.formatting import percent
 from calibrant.files.atomic import StrPath

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import numpy as np
 from markupsafe import Markup
 
-from calibrant.core.tables import Table
+from calibrant.core.result import Table
 from calibrant.evaluation.formatting import percent
 from calibrant.monitor.delayed_labels import Pending
 from calibrant.monitor.diagnosis import Band

@@ -9,8 +9,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
-from calibrant.core.result import Result
-from calibrant.core.tables import Table
+from calibrant.core.result import Result, Table
 from calibrant.core.text import counted, wrap
 from calibrant.core.weights import codes_of
 from calibrant.monitor.monitor import Monitor, as_names, as_rows

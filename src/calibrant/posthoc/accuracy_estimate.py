@@ -36,8 +36,7 @@ import numpy as np
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import PredictionsError, heard_warnings
 from calibrant.core.progress import Progress, Watcher
-from calibrant.core.result import Result
-from calibrant.core.tables import Table
+from calibrant.core.result import Result, Table
 from calibrant.core.text import counted
 from calibrant.core.weights import codes_of, mean
 from calibrant.evaluation.formatting import interval_of, percent

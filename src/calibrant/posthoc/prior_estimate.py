@@ -37,8 +37,7 @@ import numpy as np
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
 from calibrant.core.progress import Watcher
-from calibrant.core.result import Result
-from calibrant.core.tables import Table
+from calibrant.core.result import Result, Table
 from calibrant.core.text import counted
 from calibrant.evaluation.formatting import interval_of, percent
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, check_drawing

@@ -17,8 +17,7 @@ import numpy as np
 from calibrant.core.arrays import FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError, heard_warnings
 from calibrant.core.progress import Watcher, steps
-from calibrant.core.result import Drawn
-from calibrant.core.tables import Table
+from calibrant.core.result import Drawn, Table
 from calibrant.evaluation.bootstrap import drawn_once
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.formatting import (

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant._version import __version__
-from calibrant.core.tables import Table
+from calibrant.core.result import Table
 from calibrant.core.text import strict_json
 from calibrant.files import StrPath, replacing
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.tables import Table
+from calibrant.core.result import Table
 from calibrant.core.text import wrap
 from calibrant.evaluation.best_set import ranks_within
 from calibrant.evaluation.formatting import in_percent_are

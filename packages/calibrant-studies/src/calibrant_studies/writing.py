@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrant.core.errors import InputError
-from calibrant.core.tables import without_tags
+from calibrant.core.result import without_tags
 from calibrant_studies.figures import content, draw
 from calibrant_studies.requirements import what_to_provide
 from calibrant_studies.results import LEFT_OUT, tables

@@ -22,7 +22,7 @@ from calibrant_studies.inputs import Inputs, StudyInput
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from calibrant.core.tables import Table
+    from calibrant.core.result import Table
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrant.core.tables import Table
+from calibrant.core.result import Table
 from calibrant.report.figures import PALETTE, PANELS, QUIET, gate_over_epochs
 from calibrant_studies.cells import Cell, CellResults
 from calibrant_studies.inputs import Inputs

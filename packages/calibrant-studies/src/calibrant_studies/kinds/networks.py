@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from calibrant._version import __version__
 from calibrant.core.arrays import FloatArray
-from calibrant.core.tables import Table
+from calibrant.core.result import Table
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.uncertainty import interval
 from calibrant.metrics.detection import auroc, fpr_at_tpr

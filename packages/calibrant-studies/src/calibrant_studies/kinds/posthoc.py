@@ -19,7 +19,7 @@ import numpy as np
 from calibrant._version import __version__
 from calibrant.core.arguments import unknown
 from calibrant.core.errors import InputError
-from calibrant.core.tables import Table
+from calibrant.core.result import Table
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.results import Evaluation
 from calibrant.evaluation.uncertainty import paired_difference

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from calibrant._version import __version__
 from calibrant.core.arrays import FloatArray
-from calibrant.core.tables import Table
+from calibrant.core.result import Table
 from calibrant_studies.cells import Cell, CellResults
 from calibrant_studies.estimates import all_pairs
 from calibrant_studies.inputs import Inputs

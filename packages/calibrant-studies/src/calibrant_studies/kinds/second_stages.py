@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from calibrant._version import __version__
-from calibrant.core.tables import Table
+from calibrant.core.result import Table
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.results import Evaluation
 from calibrant.evaluation.uncertainty import paired_difference

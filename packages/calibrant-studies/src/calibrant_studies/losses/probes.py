@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import BoolArray, FloatArray
-from calibrant.core.tables import Table
+from calibrant.core.result import Table
 from calibrant.evaluation.best_set import t_interval
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from calibrant.core.tables import Table
+from calibrant.core.result import Table
 from calibrant_studies.losses.probes import Estimate, epochs, gates, interval, norms, norms_by_line
 from calibrant_studies.losses.statistics import (
     ABLATIONS,

@@ -19,7 +19,7 @@ from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.formatting import show
 from calibrant.evaluation.results import Evaluation
 from calibrant.evaluation.sample_sources import sample_of
-from calibrant.metrics import debiased, gaps, kernel
+from calibrant.metrics import debiased, gaps, smooth
 from calibrant.metrics.binned import BinSums
 from calibrant.metrics.cox import slopes_of_curves
 from calibrant.metrics.registry import CORE_METRICS, METRICS, CurveMetric, RowsMetric, metrics_named
@@ -278,7 +278,7 @@ def test_the_grid_is_off_by_less_than_promised():
         cell = np.searchsorted(np.arange(1, cells) / cells, rows.confidence)
         sizes = np.bincount(cell, np.abs(rows.confidence - rows.correct)) / 6000
         assert -sizes.max() <= off["ks"] <= 1e-12
-        square = kernel.squared_mmce_of_curves
+        square = smooth.squared_mmce_of_curves
         assert abs(square(curve)[0] - square(rows.curves())[0]) <= width / 0.4
 
 
@@ -327,7 +327,7 @@ def test_one_row_streams_too():
 
 def test_functions_of_batches_have_one_value_a_row():
     curves = simulated(100).curves()
-    assert kernel.smece_of_curves(curves).shape == (1,)
+    assert smooth.smece_of_curves(curves).shape == (1,)
     assert debiased.sweep_of_curves(curves).shape == (1,)
     assert aurc_of_curves(curves).shape == slopes_of_curves(curves).shape == (1,)
     assert gaps.largest_gap(BinSums.of_curves(curves, 5)).shape == (1,)

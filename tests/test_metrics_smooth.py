@@ -17,17 +17,18 @@ from calibrant.core.errors import BoundaryWarning, InputError, NotIdentifiedWarn
 from calibrant.metrics.binned import logit
 from calibrant.metrics.cox import calibration_in_the_large, calibration_slope_intercept
 from calibrant.metrics.gaps import ks_error
-from calibrant.metrics.kernel import (
-    RESAMPLING_CELLS,
+from calibrant.metrics.resampling import draw_rows, resampled
+from calibrant.metrics.smooth import (
+    SMECE_CELLS,
     STEPS,
     CosineTransform,
     kde_ece,
     mmce,
+    smce_of_curves,
     smece_of_curves,
+    smooth_calibration_error,
     smooth_ece,
 )
-from calibrant.metrics.resampling import draw_rows, resampled
-from calibrant.metrics.smooth import smce_of_curves, smooth_calibration_error
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.predictions.predictions import Predictions
 
@@ -150,7 +151,7 @@ def test_smece_of_resamples_needs_few_steps(n: int):
     honest = ResidualCurves.with_labels(rows, outcomes)
     for curves in (resampled(rows, draw_rows(np.random.default_rng(0), n, 50)), honest):
         few = smece_of_curves(curves)
-        many = smece_of_curves(curves, RESAMPLING_CELLS, STEPS)
+        many = smece_of_curves(curves, SMECE_CELLS, STEPS)
         assert np.abs(few - many).max() < 0.02 * many.std()
         assert abs(few.mean() - many.mean()) < 1e-3 * many.std()
 

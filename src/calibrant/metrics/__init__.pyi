@@ -33,9 +33,6 @@ from calibrant.metrics.gaps import maximum_calibration_error as maximum_calibrat
 from calibrant.metrics.gaps import overconfidence_error as overconfidence_error
 from calibrant.metrics.gaps import rms_calibration_error as rms_calibration_error
 from calibrant.metrics.gaps import underconfidence_error as underconfidence_error
-from calibrant.metrics.kernel import kde_ece as kde_ece
-from calibrant.metrics.kernel import mmce as mmce
-from calibrant.metrics.kernel import smooth_ece as smooth_ece
 from calibrant.metrics.proper import accuracy as accuracy
 from calibrant.metrics.proper import brier_score as brier_score
 from calibrant.metrics.proper import negative_log_likelihood as negative_log_likelihood
@@ -50,4 +47,7 @@ from calibrant.metrics.selective import coverage_at_risk as coverage_at_risk
 from calibrant.metrics.selective import eaurc as eaurc
 from calibrant.metrics.selective import risk_at_coverage as risk_at_coverage
 from calibrant.metrics.selective import risk_coverage as risk_coverage
+from calibrant.metrics.smooth import kde_ece as kde_ece
+from calibrant.metrics.smooth import mmce as mmce
 from calibrant.metrics.smooth import smooth_calibration_error as smooth_calibration_error
+from calibrant.metrics.smooth import smooth_ece as smooth_ece

@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import FloatArray, IntArray, largest_entries, namespace, to_numpy
 from calibrant.core.errors import MisreadWarning, warn_caller
 from calibrant.predictions.constructors import RowTable
-from calibrant.predictions.copied_rows import digests
-from calibrant.predictions.implausible_scores import (
+from calibrant.predictions.implausible_rows import (
     FEW,
     FIRST,
     PROBABILITIES,
     Finding,
     derived_column,
+    digests,
     padding,
     softmax_twice,
     units,

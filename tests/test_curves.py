@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 
 from calibrant.core.errors import InputError
-from calibrant.predictions.curves import (
+from calibrant.predictions.rows import (
     ConfidenceCurve,
     DenseCurve,
     TabulatedCurve,

@@ -35,9 +35,8 @@ from calibrant.metrics.full_rows import (
 )
 from calibrant.metrics.metric_types import AddedFields, Measured, Part, RowsMetric
 from calibrant.metrics.resampling import Clusters, draw_rows
-from calibrant.predictions.curves import quintic
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import RowSummary, summarize
+from calibrant.predictions.rows import RowSummary, quintic, summarize
 
 # Inverse temperatures from 1/16 to 16, six to the octave; 1 is among them.
 OCTAVES, PER_OCTAVE = 4, 6

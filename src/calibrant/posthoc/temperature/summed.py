@@ -41,8 +41,8 @@ from calibrant.core.errors import (
 )
 from calibrant.core.weights import are_counts, as_float, exact_sum, mean_of, rounded_sum
 from calibrant.posthoc.shards import ShardWork
-from calibrant.predictions.curves import DOUBLE_PRECISION_CLASSES_AT_ONE
 from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import DOUBLE_PRECISION_CLASSES_AT_ONE
 from calibrant.predictions.temperature import (
     FIRST_SEARCH,
     MAX_STEPS,

@@ -24,8 +24,7 @@ import numpy as np
 from calibrant.core.arrays import BoolArray, FloatArray, for_each
 from calibrant.core.weights import mean, times, total
 from calibrant.posthoc.fitting.minimizing import minimize
-from calibrant.predictions.curves import CurvePoint
-from calibrant.predictions.rows import RowSummary
+from calibrant.predictions.rows import CurvePoint, RowSummary
 
 ObjectiveName = Literal[
     "charbonnier", "soft-ece", "nll", "label-smoothing", "brier", "mse", "charbonnier-eq6"

@@ -20,7 +20,7 @@ import numpy as np
 
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.files import read_predictions
-from calibrant.files.atomic import replacing
+from calibrant.core.outputs import replacing
 from calibrant.predictions.predictions import Predictions
 
 PARTS = {"val": "validation", "test": "test"}  # file of the run to file of the package

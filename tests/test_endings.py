@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from calibrant.cli import entry_point
-from calibrant.core import temporaries
+from calibrant.core import outputs
 from calibrant.core.errors import InputError
 from calibrant.files import replacing, write_predictions
 from calibrant.posthoc.temperature.scaling import TemperatureScaling

@@ -13,7 +13,7 @@ from typing import Any
 
 from calibrant.cli.output import finish_output, painted_sentence, take_any_text
 from calibrant.core.errors import PROPOSED, CalibrantError
-from calibrant.core.temporaries import removed_when_killed
+from calibrant.core.outputs import removed_when_killed
 from calibrant.core.text import on_one_line
 
 BAD_INPUT = 2

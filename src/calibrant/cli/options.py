@@ -31,7 +31,7 @@ import typer
 from calibrant.cli.help import EXPLAINED, HELP_ALL, INTERVALS, MANY, OUTPUT, OWN, explain_all
 from calibrant.cli.output import shown_as
 from calibrant.core.errors import InputError
-from calibrant.core.temporaries import temporary_beside
+from calibrant.core.outputs import temporary_beside
 from calibrant.core.text import names_in
 from calibrant.files.formats import FORMATS
 from calibrant.files.options import FormatName, ReadOptions

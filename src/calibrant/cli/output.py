@@ -134,7 +134,7 @@ def write_text(path: str | Path, text: str) -> None:
     if Path(path).exists() and not Path(path).is_file():
         Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
         return
-    from calibrant.files.atomic import replacing
+    from calibrant.core.outputs import replacing
 
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -276,7 +276,7 @@ def check_outputs(
     Raises:
         InputError: an output would replace an input or another output, or its folder isn't there.
     """
-    from calibrant.files.atomic import target_of
+    from calibrant.core.outputs import target_of
 
     taken = {Path(path).resolve(): "is read by this command" for path in inputs if path is not None}
     for path in outputs:

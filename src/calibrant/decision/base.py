@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import InputError
+from calibrant.core.outputs import StrPath
 from calibrant.core.result import Drawn
 from calibrant.core.text import counted
 from calibrant.core.weights import codes_of
 from calibrant.evaluation.formatting import percent
 from calibrant.evaluation.uncertainty import deviations, wilson_interval
-from calibrant.files.atomic import StrPath
 from calibrant.metrics.resampling import cluster_stretch
 from calibrant.posthoc.base import Calibrator
 from calibrant.predictions.predictions import Predictions

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.errors import CalibratorFileError, InputError
+from calibrant.core.outputs import StrPath
 from calibrant.core.typed import typed
 from calibrant.decision.base import Decision, Share
 from calibrant.decision.cost import CostDecision
 from calibrant.decision.grouped import GroupedDecision
 from calibrant.decision.risk import RiskDecision
 from calibrant.decision.sets import SetDecision
-from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.loading import calibrator_in

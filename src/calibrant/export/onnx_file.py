@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from calibrant._version import __version__
 from calibrant.core.errors import InputError, NotApplicableError
+from calibrant.core.outputs import StrPath, replacing
 from calibrant.core.text import in_order
 from calibrant.export import array_api
 from calibrant.export.exportable import Exportable, Kind, Outputs, needs_features, read_kind, ready
@@ -27,7 +28,6 @@ from calibrant.export.traced import (
     onnx_package,
     onnx_type,
 )
-from calibrant.files.atomic import StrPath, replacing
 from calibrant.predictions.binary import as_logits
 from calibrant.predictions.names import listed
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import InputError
+from calibrant.core.outputs import StrPath
 from calibrant.export.exportable import Kind
 from calibrant.export.traced import IR_VERSION, LOWEST_OPSET, PREFIX, Graph, onnx_package
-from calibrant.files.atomic import StrPath
 from calibrant.files.gate import check_regular
 
 # What a joined file gives; a value of the network that is called so gets another name.

@@ -14,8 +14,8 @@ from calibrant.core.errors import (
     NotApplicableError,
     PredictionsError,
 )
+from calibrant.core.outputs import StrPath, replacing
 from calibrant.export.exportable import Exportable, Outputs, needs_features, read_kind, ready
-from calibrant.files.atomic import StrPath, replacing
 from calibrant.predictions.binary import as_logits
 
 try:

@@ -9,7 +9,7 @@ labels. `class_names` and `label_names` are text, in a safetensors file JSON in 
 columns with other names are ignored.
 """
 
-from calibrant.files.atomic import StrPath, replacing
+from calibrant.core.outputs import StrPath, replacing
 from calibrant.files.columns import read_column
 from calibrant.files.options import ReadFields, ReadOptions
 from calibrant.files.reading import read_predictions

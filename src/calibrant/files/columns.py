@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from calibrant.core.errors import PredictionsError
-from calibrant.files.atomic import StrPath
+from calibrant.core.outputs import StrPath
 from calibrant.files.formats import FORMATS, open_rows
 from calibrant.files.formats.logs.reader import is_log
 from calibrant.files.formats.numpy_files import npy_stream

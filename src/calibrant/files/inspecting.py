@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.errors import PROPOSED, CalibrantError, PredictionsError
+from calibrant.core.outputs import StrPath
 from calibrant.core.text import counted, first_few, format_table, wrap
-from calibrant.files.atomic import StrPath
 from calibrant.files.formats import open_rows
 from calibrant.files.formats.base import RowReader
 from calibrant.files.formats.tables import is_data_set

@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
 from calibrant.core.errors import CalibrantError, InputError, PredictionsError
+from calibrant.core.outputs import replacing
 from calibrant.core.text import reason_of
-from calibrant.files.atomic import replacing
 from calibrant.files.gate import check_regular, load_json, optional
 
 # What file systems behind fsspec call the version of a file, or when it was last changed.

@@ -8,8 +8,8 @@ from os import PathLike, fspath
 from typing import Any, Literal, TypedDict, Unpack, cast, get_args
 
 from calibrant.core.errors import InputError
+from calibrant.core.outputs import StrPath
 from calibrant.core.text import names_in
-from calibrant.files.atomic import StrPath
 from calibrant.predictions.grids import IGNORE_INDEX
 
 ScoresAre = Literal[

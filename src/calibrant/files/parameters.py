@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 
 from calibrant._version import __version__
 from calibrant.core.errors import CalibratorFileError, InputError
-from calibrant.files.atomic import StrPath, replacing
+from calibrant.core.outputs import StrPath, replacing
 from calibrant.files.gate import check_regular
 
 

@@ -25,10 +25,10 @@ from calibrant.core.errors import (
     heard_warnings,
     warn_caller,
 )
+from calibrant.core.outputs import StrPath
 from calibrant.core.text import counted
 from calibrant.core.weights import check_each_weight
 from calibrant.files.assembly import Assembler, array_of, rules_of
-from calibrant.files.atomic import StrPath
 from calibrant.files.formats import format_of, open_rows
 from calibrant.files.formats.base import HEAD, REFERENCE, Columns
 from calibrant.files.formats.logs.reader import LogReader, is_log

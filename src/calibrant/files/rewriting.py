@@ -11,8 +11,8 @@ import numpy as np
 
 from calibrant.core.arrays import Array, IntArray
 from calibrant.core.errors import InputError
+from calibrant.core.outputs import StrPath
 from calibrant.files.assembly import NO, YES, to_columns
-from calibrant.files.atomic import StrPath
 from calibrant.files.formats import WRITTEN, format_of, open_writer
 from calibrant.files.formats.base import (
     CLASS_NAMES,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.core.errors import CalibrantError, InputError
-from calibrant.files.atomic import replacing
+from calibrant.core.outputs import replacing
 from calibrant.monitor.monitor import Monitor
 from calibrant.monitor.sequential_tests import Alarm
 

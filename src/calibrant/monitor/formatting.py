@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from calibrant.core.errors import InputError
+from calibrant.core.outputs import StrPath
 from calibrant.core.result import ENGINE, Result, Table
 from calibrant.core.text import counted, listed, wrap
 from calibrant.evaluation.formatting import percent
-from calibrant.files.atomic import StrPath
 from calibrant.monitor.delayed_labels import Pending, Unlabelled, Waiting
 from calibrant.monitor.diagnosis import Diagnosis
 from calibrant.monitor.latest import Neighbours

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.arrays import Array, FloatArray, as_array, to_numpy
 from calibrant.core.errors import InputError, PredictionsError, heard_warnings
+from calibrant.core.outputs import StrPath
 from calibrant.core.typed import typed
-from calibrant.files.atomic import StrPath
 from calibrant.metrics.top_label import confidence_and_correct
 from calibrant.monitor.delayed_labels import Outcome, Unlabelled, Waiting, name_of
 from calibrant.monitor.diagnosis import FEWEST_TO_REFIT, Diagnosis, refittable

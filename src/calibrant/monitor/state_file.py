@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import CalibrantError, CalibratorFileError
+from calibrant.core.outputs import StrPath
 from calibrant.core.typed import OtherTypeError, typed
-from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
 from calibrant.monitor.clusters import (
     ALL,

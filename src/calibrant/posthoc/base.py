@@ -30,11 +30,11 @@ from calibrant.core.arrays import (
 from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError, NotApplicableError, PredictionsError
 from calibrant.core.fit_report import FitReport
+from calibrant.core.outputs import StrPath
 from calibrant.core.progress import watched
 from calibrant.core.text import counted
 from calibrant.core.threads import one_blas_thread
 from calibrant.core.weights import check_weights, mean
-from calibrant.files.atomic import StrPath
 from calibrant.files.rewriting import write_predictions
 from calibrant.posthoc.applying import Learnt, apply_map, refuse_tracing
 from calibrant.posthoc.fitted_rows import sketch_of

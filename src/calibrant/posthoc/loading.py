@@ -20,8 +20,8 @@ from calibrant.core.arguments import check_arguments
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import CalibratorFileError
 from calibrant.core.fit_report import FitReport
+from calibrant.core.outputs import StrPath
 from calibrant.core.text import reason_of
-from calibrant.files.atomic import StrPath
 from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.needs import FORMS, checked_features

@@ -29,9 +29,9 @@ from calibrant.core.errors import (
     PredictionsError,
     warn_caller,
 )
+from calibrant.core.outputs import StrPath
 from calibrant.core.progress import Watcher
 from calibrant.core.text import counted
-from calibrant.files.atomic import StrPath
 from calibrant.files.formats import open_rows, open_writer
 from calibrant.files.formats.base import Columns, RowWriter
 from calibrant.files.opening import (

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from calibrant.core.arguments import check_arguments
 from calibrant.core.errors import InputError, NotFittedError
 from calibrant.core.fit_report import FitReport
+from calibrant.core.outputs import StrPath
 from calibrant.core.result import facts_html
 from calibrant.core.text import counted, in_order
-from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
 from calibrant.posthoc.facts import Facts
 

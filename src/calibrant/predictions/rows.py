@@ -12,8 +12,8 @@ entropy f - beta f'.
 Two implementations, one interface: `DenseCurve` keeps the rows and is exact; `TabulatedCurve` keeps
 f and two derivatives at knots a constant factor apart, and forgets the K classes.
 
-`RowSummary` has both, gathered in one pass. Rows are independent, so summaries of shards can be built
-apart and joined with `RowSummary.concatenate`.
+`RowSummary` has both, gathered in one pass. Rows are independent, so summaries of shards can be
+built apart and joined with `RowSummary.concatenate`.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ from typing import (
 )
 
 from calibrant.core.errors import CalibrantError, InputError, PredictionsError
+from calibrant.core.outputs import remove_live, removed_when_killed
 from calibrant.core.progress import Progress, Watcher
-from calibrant.core.temporaries import remove_live, removed_when_killed
 from calibrant.core.text import counted
 from calibrant.core.threads import core_count, limit_threads, one_blas_thread
 from calibrant.files.gate import optional

@@ -15,8 +15,8 @@ from calibrant.cli.help import OUTPUT, Command, Group
 from calibrant.cli.options import EngineOptions, OutputOptions, flattened, option
 from calibrant.cli.output import check_outputs, emit, progress, write_text
 from calibrant.core.errors import InputError
+from calibrant.core.outputs import replacing
 from calibrant.core.text import counted, format_table, names_in, shortened, wrap
-from calibrant.files.atomic import replacing
 
 Name = Annotated[
     str,

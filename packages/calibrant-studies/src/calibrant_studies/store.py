@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from calibrant.core.errors import InputError
+from calibrant.core.outputs import replacing
 from calibrant.core.text import strict_json
-from calibrant.files.atomic import replacing
 from calibrant_studies.cells import Cell
 from calibrant_studies.inputs import Inputs
 

@@ -21,7 +21,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from calibrant.core.errors import InputError, PredictionsError
-from calibrant.files.atomic import whole_set
+from calibrant.core.outputs import whole_set
 from calibrant.files.formats.base import (
     OF_THE_NETWORK,
     ArrayReader,

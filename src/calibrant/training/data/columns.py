@@ -33,7 +33,7 @@ import numpy as np
 
 from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError
-from calibrant.files.atomic import replacing
+from calibrant.core.outputs import replacing
 from calibrant.files.gate import optional, readable
 from calibrant.training.data.images import (
     ImageFiles,

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import InputError, TrainingWarning, warn_caller
+from calibrant.core.outputs import StrPath
 from calibrant.core.text import first_few
-from calibrant.files.atomic import StrPath
 from calibrant.training.data.columns import ARROW, PARQUET
 from calibrant.training.data.folders import AIRCRAFT, CLASS_FOLDERS, CUB
 from calibrant.training.data.images import Images, Size

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.errors import InputError
+from calibrant.core.outputs import replacing
 from calibrant.core.text import reason_of, strict_json
-from calibrant.files.atomic import replacing
 from calibrant.files.opening import make_folder
 from calibrant.training.data.images import Normalisation
 from calibrant.training.run.settings import RunSettings

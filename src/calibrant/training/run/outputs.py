@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, IterableDataset
 
 from calibrant.core.errors import InputError, PredictionsError, TrainingWarning, warn_caller
-from calibrant.files.atomic import StrPath, replacing
+from calibrant.core.outputs import StrPath, replacing
 from calibrant.predictions.last_layer import Head, check_head_makes
 from calibrant.training.data.images import AS_IT_IS, Images, Normalisation
 from calibrant.training.features import frozen, moved, parted

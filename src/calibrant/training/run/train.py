@@ -20,9 +20,9 @@ from calibrant.core.errors import (
     TrainingWarning,
     warn_caller,
 )
+from calibrant.core.outputs import StrPath
 from calibrant.core.text import reason_of
 from calibrant.files import write_predictions
-from calibrant.files.atomic import StrPath
 from calibrant.predictions.predictions import Predictions
 from calibrant.training.data import CIFAR10_STATISTICS, IMAGENET_STATISTICS
 from calibrant.training.data.dataset import DataSet, read_data_set

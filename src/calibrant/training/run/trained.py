@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
+from calibrant.core.outputs import StrPath
 from calibrant.core.text import wrap
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.formatting import with_interval, with_unit
 from calibrant.evaluation.results import Evaluation
-from calibrant.files.atomic import StrPath
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
 from calibrant.predictions.temperature import warn_of

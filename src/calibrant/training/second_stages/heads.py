@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from calibrant.core.errors import CalibratorFileError, InputError
+from calibrant.core.outputs import StrPath
 from calibrant.core.text import reason_of
-from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
 from calibrant.training.second_stages.sources import (
     INITIAL_WEIGHTS,

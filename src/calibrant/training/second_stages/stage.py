@@ -17,7 +17,7 @@ from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.arrays import Array, as_array, is_numpy, to_numpy
 from calibrant.core.checks import check_features
 from calibrant.core.errors import InputError, NotFittedError
-from calibrant.files.atomic import StrPath
+from calibrant.core.outputs import StrPath
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
 from calibrant.training.second_stages.heads import FORMAT, write_head

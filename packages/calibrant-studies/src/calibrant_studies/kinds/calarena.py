@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibrant.core.errors import CalibrantError, InputError
-from calibrant.files.atomic import replacing
+from calibrant.core.outputs import replacing
 from calibrant.posthoc.registry import make_calibrator
 from calibrant_studies.calarena.experiments import (
     MADE,

@@ -13,7 +13,7 @@ import numpy as np
 
 from calibrant.core.arrays import BoolArray, FloatArray
 from calibrant.core.errors import InputError
-from calibrant.files.atomic import replacing
+from calibrant.core.outputs import replacing
 from calibrant.metrics.binned import expected_calibration_error
 from calibrant.predictions.rows import softmax
 from calibrant_studies import smart_figures

@@ -17,8 +17,8 @@ import numpy as np
 
 from calibrant._version import __version__
 from calibrant.core.errors import InputError
+from calibrant.core.outputs import replacing, whole_set
 from calibrant.files import read_predictions
-from calibrant.files.atomic import replacing, whole_set
 from calibrant.files.opening import RUN_FILES, is_run
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import make_calibrator

@@ -1,7 +1,7 @@
 """What a row-wise temperature can be fitted to: the objectives of SMART's Table 3, with gradients.
 
 Every objective maps rows at (N,) inverse temperatures beta (`Tempered`) to a number and its (N,)
-gradient by beta. Notation of `predictions.curves`: f the confidence
+gradient by beta. Notation of `predictions.rows`: f the confidence
 curve, g the label gap, u the mean gap, c = exp(-f) the confidence, a = 1 if the predicted label is
 right.
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from calibrant.cli import entry_point
-from calibrant.core import outputs
 from calibrant.core.errors import InputError
 from calibrant.files import replacing, write_predictions
 from calibrant.posthoc.temperature.scaling import TemperatureScaling
@@ -125,7 +124,7 @@ def test_the_end_of_a_child_leaves_its_parents_files_alone(folder):
 
 
 def test_what_a_killed_process_left_is_tidied_by_the_next(folder, monkeypatch):
-    monkeypatch.setattr(temporaries, "_tidied", set())  # this process wrote there already
+    monkeypatch.setattr(outputs, "_tidied", set())  # this process wrote there already
     before = content(folder)
     process = applying(folder)
     process.kill()

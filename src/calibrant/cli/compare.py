@@ -16,13 +16,15 @@ from calibrant.cli.options import (
     EngineOptions,
     OutputOptions,
     PageOptions,
+    Source,
     all_methods,
     complete_methods,
     complete_metric,
+    each_of,
     option,
+    watching,
 )
 from calibrant.cli.output import as_json, check_outputs, emit, write_text
-from calibrant.cli.sources import Source, each_of, watching
 from calibrant.core.errors import InputError
 from calibrant.core.text import names_in, wrap
 from calibrant.files import ReadOptions, read_column, read_predictions

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from calibrant.cli.help import INTERVALS, OUTPUT
-from calibrant.cli.options import Files, ReportOptions, complete_method, option
+from calibrant.cli.options import (
+    Files,
+    ReportOptions,
+    Source,
+    complete_method,
+    kind_of_groups,
+    option,
+)
 from calibrant.cli.output import check_outputs, emit
-from calibrant.cli.sources import Source, kind_of_groups
 from calibrant.core.errors import InputError
 from calibrant.files import ReadOptions
 

@@ -15,11 +15,12 @@ from calibrant.cli.options import (
     Files,
     MethodOptions,
     OutputOptions,
+    Source,
     all_methods,
     option,
+    watching,
 )
 from calibrant.cli.output import check_outputs, emit
-from calibrant.cli.sources import Source, watching
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted, in_order, wrap
 from calibrant.evaluation.formatting import sentence

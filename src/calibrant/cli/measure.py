@@ -16,12 +16,13 @@ from calibrant.cli.options import (
     Files,
     OutputOptions,
     PageOptions,
+    Source,
     all_metrics,
     complete_group,
+    each_of,
     option,
 )
 from calibrant.cli.output import check_outputs, emit
-from calibrant.cli.sources import Source, each_of
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted, in_order, wrap
 from calibrant.files import ReadOptions, read_predictions

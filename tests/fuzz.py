@@ -43,7 +43,7 @@ from fuzz_damage import Rng, damaged, odd_arrays
 from fuzz_sound import FORMS, WRITERS, arrays_of, npy_bytes, read_otherwise, write_zip
 from fuzz_values import odd, other_state, other_values
 
-from calibrant.cli.entry_point import run
+from calibrant.cli.app import run
 from calibrant.core.errors import CalibrantError
 from calibrant.files import ReadOptions, read_predictions
 from calibrant.files.reading import PredictionFile

@@ -9,7 +9,7 @@ import pytest
 from test_cli import Outcome
 
 import calibrant as cb
-from calibrant.cli.entry_point import run
+from calibrant.cli.app import run
 
 
 @pytest.fixture

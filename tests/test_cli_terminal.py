@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.cli.entry_point import run
+from calibrant.cli.app import run
 from calibrant.cli.output import has_colours, painted, painted_sentence
 from calibrant.files import write_predictions
 from calibrant.predictions.predictions import Predictions

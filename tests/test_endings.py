@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrant.cli import entry_point
+from calibrant.cli import app
+from calibrant.core import outputs
 from calibrant.core.errors import InputError
 from calibrant.files import replacing, write_predictions
 from calibrant.posthoc.temperature.scaling import TemperatureScaling
@@ -157,7 +158,7 @@ def test_of_another_machine_only_old_files_are_tidied(tmp_path):
     assert content(tmp_path) == sorted([new.name, "out.npz"])
 
 
-@pytest.mark.parametrize("module", ["calibrant.cli.entry_point", "typer", "numpy", "scipy"])
+@pytest.mark.parametrize("module", ["calibrant.cli.app", "typer", "numpy", "scipy"])
 def test_an_interrupt_while_importing_is_one_line(folder, module):
     process = start(
         folder, SLOW_IMPORT.format(module=module), "fit", "val.npz", "--out", "f.safetensors"
@@ -172,11 +173,11 @@ def test_an_interrupt_while_importing_is_one_line(folder, module):
 
 
 def test_an_interrupt_says_how_to_go_on() -> None:
-    assert entry_point._interrupted(["calibrant", "train", "--out", "run"]) == (
+    assert app._interrupted(["calibrant", "train", "--out", "run"]) == (
         "interrupted: run the same command with --resume to go on from the last checkpoint"
     )
     for words in (["calibrant"], ["calibrant", "measure", "a.npz"]):
-        assert entry_point._interrupted(words).endswith("run the same command again")
+        assert app._interrupted(words).endswith("run the same command again")
 
 
 # --- output that can't be written

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import calibrant as cb
-from calibrant.cli.entry_point import run
+from calibrant.cli.app import run
 from calibrant.comparison.models import ModelComparison
 from calibrant.core.errors import InputError
 from calibrant.posthoc.temperature.scaling import TemperatureScaling

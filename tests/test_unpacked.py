@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrant.cli.entry_point import run
+from calibrant.cli.app import run
 from calibrant.core.errors import PredictionsError
 from calibrant.files import read_predictions
 from calibrant.files.formats.tables import unpacked_sizes
@@ -231,7 +231,7 @@ def test_reading_takes_ten_times_the_file_and_500_megabytes_at_most(
 COMMANDS = """
 import contextlib, io, sys
 import calibrant.files.formats.hdf5 as hdf5
-from calibrant.cli.entry_point import run
+from calibrant.cli.app import run
 
 hdf5.MOST_SECONDS = 2
 for command in ("measure", "inspect"):

@@ -13,7 +13,7 @@ import pytest
 from test_cli import Outcome
 
 import calibrant as cb
-from calibrant.cli.entry_point import run
+from calibrant.cli.app import run
 from calibrant.core.errors import InputError
 from calibrant.core.progress import Progress
 from calibrant.posthoc.fitting.cross_validation import fold_numbers

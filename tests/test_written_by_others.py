@@ -202,7 +202,7 @@ def test_calibrated_rows_of_structs_are_written_back(tmp_path: Path) -> None:
     struct = [dict(zip(NAMES.tolist(), row, strict=True)) for row in PROBS.tolist()]
     table = pa.table({"probs": struct, "label": NAMES[LABELS], "note": ["x"] * 50})
     parquet.write_table(table, tmp_path / "a.parquet")
-    from calibrant.cli.entry_point import run
+    from calibrant.cli.app import run
 
     saved, out = str(tmp_path / "t.safetensors"), tmp_path / "out.parquet"
     file = str(tmp_path / "a.parquet")
@@ -340,7 +340,7 @@ def test_a_network_of_one_log_odds_is_refused_with_what_it_has_to_give(
 
 
 def test_a_state_without_a_name_is_refused(tmp_path: Path) -> None:
-    from calibrant.cli.entry_point import run
+    from calibrant.cli.app import run
 
     rows = cb.Predictions.from_logits(LOGITS, LABELS)
     write_predictions(rows, tmp_path / "a.npz")

@@ -6,10 +6,10 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; see `calibrant.cli.entry_point`."""
+    """Run the command line; see `calibrant.cli.app`."""
     # Importing takes longer than some commands do, and can be interrupted like any of them.
     try:
-        from calibrant.cli.entry_point import run
+        from calibrant.cli.app import run
     except KeyboardInterrupt:
         print("interrupted: run the same command again", file=sys.stderr)
         sys.exit(130)

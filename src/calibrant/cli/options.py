@@ -1,6 +1,7 @@
-"""Options of commands, and the rows that they name. An option is declared once, as a field of a dataclass that commands take whole.
+"""Options of commands, and the rows that they name.
 
-A command is a function whose parameters are arguments, as typer has them, and such dataclasses:
+An option is declared once, as a field of a dataclass that commands take whole. A command is a
+function whose parameters are arguments, as typer has them, and such dataclasses:
 
     @dataclass(frozen=True)
     class SpreadOptions:

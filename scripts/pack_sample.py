@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
+from calibrant.core.outputs import replacing
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.files import read_predictions
-from calibrant.core.outputs import replacing
 from calibrant.predictions.predictions import Predictions
 
 PARTS = {"val": "validation", "test": "test"}  # file of the run to file of the package

@@ -57,7 +57,7 @@ CASES: list[tuple[Callable[[], Any], Callable[[Tensor, Tensor, Any], Tensor]]] =
 def test_values_and_gradients_are_those_of_the_formula(
     make: Any, formula: Any, soft: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(margins, "_LOGITS_AT_ONCE", at_once)
+    monkeypatch.setattr(margins.MadeAtOnce, "at_once", at_once)
     draw = torch.Generator().manual_seed(0)
     logits = 4 * torch.randn(9, CLASSES, generator=draw, dtype=torch.float64)
     weights = torch.rand(9, generator=draw, dtype=torch.float64)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import isqrt, log
-from typing import Any, Literal, cast, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -16,13 +16,11 @@ from calibrant.core.arguments import argument
 from calibrant.core.errors import InputError
 from calibrant.training.losses.base import DATA_SETS, CalibrationLoss, LossName, Rows
 
-# Logits whose losses are made at once: more, and memory is given back and asked for at each batch.
-_LOGITS_AT_ONCE = 3 << 16
 # Up to so many classes their pairs are made one by one.
 _FEW_CLASSES = 32
 # Points of the grid that share a float32 logit, and their distance: sums are exact to 1e-6. Many
 # classes cost more than many points of the grid do.
-_MANY_CLASSES = 400
+_MANY_CLASSES = 4000
 _GRIDS = ((6, 0.25), (4, 0.07))
 _MOST_CELLS = 1024
 # log(1 + x) as a polynomial in x from 0 to 1; its derivative too is exact to about 1e-8 and 1e-13.
@@ -72,7 +70,13 @@ class MadeAtOnce(CalibrationLoss):
     """A loss of rows whose gradient is made along with its value, in few passes over the classes.
 
     Automatic differentiation would take a dozen small steps, each as long as these sums.
+
+    Attributes:
+        at_once: logits whose losses are made at once: of more, memory would be given back and asked
+            for at each batch.
     """
+
+    at_once: ClassVar[int] = 3 << 16
 
     def _row_losses(self, rows: Rows) -> Tensor:
         return with_gradient(rows.logits, *self._in_parts(rows))
@@ -86,7 +90,7 @@ class MadeAtOnce(CalibrationLoss):
     def _in_parts(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return losses and gradient, of as many rows at a time as a processor's cache takes."""
         logits = rows.logits
-        step = max(1, _LOGITS_AT_ONCE // logits.shape[1])
+        step = max(1, self.at_once // logits.shape[1])
         if len(logits) <= step or not on_host(logits):
             return self._with_cross_entropy(rows)
         values, gradient = logits.new_empty(len(logits)), torch.empty_like(logits)
@@ -153,7 +157,9 @@ def pair_sum_and_gradient(logits: Tensor) -> tuple[Tensor, Tensor]:
         down = (logits.amax(1, keepdim=True) - logits).div_(step)
         # A logit that isn't finite fails the test, too.
         if (last := float(down.max())) < _MOST_CELLS:
-            return _by_grid(down, int(last) + 1, sharing, step)
+            # Rounded up, so that batches share tables of distances.
+            round_to = 1 << max(4, int(last).bit_length() - 3)
+            return _by_grid(down, (int(last) // round_to + 1) * round_to, sharing, step)
     return _by_decays(logits)
 
 
@@ -192,20 +198,25 @@ def _by_grid(down: Tensor, cells: int, sharing: int, step: float) -> tuple[Tenso
     moments = down.new_zeros(sharing, rows * cells)
     moments.scatter_add_(1, cell.expand(sharing, -1), powers)
     points = cells + sharing - 1
-    mass = down.new_zeros(rows, points)
     weights = _interpolation(sharing)
-    for at, shared in enumerate((weights @ moments).view(sharing, rows, cells)):
-        mass[:, at : at + cells] += shared
-    half = torch.arange(1 - points, points, dtype=torch.float64).mul_(step / 2)
+    # The share of each neighbour lies one point further: so do rows that are one number longer.
+    shares = down.new_zeros(sharing, rows, points + 1)
+    shifted = shares.as_strided((sharing, rows, cells), (rows * (points + 1) + 1, points + 1, 1))
+    shifted.copy_((weights @ moments).view(sharing, rows, cells))
+    mass = shares.sum(0)[:, :points]
+    single, push = (mass @ _between(points, step)).chunk(2, 1)
+    forces = push.unfold(1, cells, 1).transpose(0, 1).reshape(sharing, -1)
+    slopes = (weights.T @ forces).index_select(1, cell).mul_(powers).sum(0)
+    return (mass * single).sum(1), slopes.view(rows, classes)
+
+
+@lru_cache(maxsize=8)
+def _between(points: int, step: float) -> Tensor:
+    """Return (P, 2 P) what points of a grid do to each other: log(2 cosh(d / 2)), tanh(d / 2)."""
+    at = torch.arange(points, dtype=torch.float64).mul_(step / 2)
+    half = at[:, None] - at
     single = half.abs().mul_(-2).exp_().log1p_().add_(half.abs())
-    # (points, points): entry (i, j) belongs to the distance of point i and the j-th last one.
-    single, push = (
-        each.float().unfold(0, points, 1).contiguous() for each in (single, half.tanh())
-    )
-    mirrored = mass.flip(1)
-    forces = (mirrored @ push).unfold(1, cells, 1).transpose(0, 1).reshape(sharing, -1)
-    slopes = (weights.T @ forces).index_select(1, cell).mul_(powers).sum(0).neg_()
-    return (mass * (mirrored @ single)).sum(1), slopes.view(rows, classes)
+    return torch.cat((single, half.tanh_()), 1).float()
 
 
 @cache
@@ -420,6 +431,8 @@ class CPC(MadeAtOnce):
             "Cheng and Vasconcelos 2022",
         ),
     )
+
+    at_once: ClassVar[int] = 1 << 15  # each is several powers and shares
 
     discrimination: float = argument(1.0, at_least=0)
     exclusion: float = argument(1.0, at_least=0)

@@ -255,7 +255,7 @@ def test_sets_that_can_not_be_compared(sets, labelled_logits):
     top = Predictions.from_confidence([0.5, 0.7], [0, 1], [0, 0], source="top.csv")
     with pytest.raises(CalibrantError, match=r"svs: it needs a score for every class, and top.csv"):
         compare(["svs"], fit=top, test=top)
-    with pytest.raises(InputError, match=r"top.csv holds no scores of classes, and other.npz does"):
+    with pytest.raises(InputError, match=r"other.npz holds scores of classes and top.csv doesn't"):
         compare(["none"], fit=top, test=other)
     with pytest.raises(InputError, match="at least one method"):
         compare([], **sets)

@@ -83,7 +83,7 @@ def test_rows_of_one_number_are_answered_or_handed_over() -> None:
         ({"costs": np.eye(3)}, r"shape \(10, 10\)"),
         ({"costs": np.eye(10), "error_cost": 1}, "not both"),
         ({"cover": 1.5}, "cover must"),
-        ({"cover": 0.9, "score": "best"}, "lac, aps, raps"),
+        ({"cover": 0.9, "score": "best"}, "lac, aps or raps"),
         ({"cover": 0.9999}, "at least 19998 rows"),
     ],
 )
@@ -218,5 +218,5 @@ def test_two_columns_of_groups_are_refused(tmp_path) -> None:
     path = tmp_path / "rows.npz"
     cb.write_predictions(TEST.take(slice(100)), path)
     words = ["decide", "temperature", str(path), "--risk", "0.1", "--by", "a", "--by", "b"]
-    with pytest.raises(cb.InputError, match="--by of a decision takes one column"):
+    with pytest.raises(cb.InputError, match="decide --by takes one column"):
         app(words, standalone_mode=False)

@@ -80,7 +80,7 @@ def test_groups_are_counted_by_their_sizes_alone() -> None:
 
 def test_rows_of_other_groups_are_not_answered_and_get_all_classes() -> None:
     groups = np.array(["a", "few", "new"])[np.arange(TEST.n) % 3]
-    with pytest.warns(CalibrationWarning, match="groups that this decision wasn't found on: new;"):
+    with pytest.warns(CalibrationWarning, match="groups that are new to this decision: new;"):
         answer = RISK.of_rows(TEST, groups)["answer"]
     assert not answer[groups != "a"].any()
     alone = RISK.groups["a"].of_rows(TEST)["answer"]
@@ -121,7 +121,7 @@ def test_the_command_decides_by_classes_and_by_a_column(tmp_path, capsys) -> Non
     assert capsys.readouterr().out.startswith("Sets that hold the true class in 90.0 %")
     assert "|" in RISK.to_markdown()
     assert len(SETS.records()) == 3
-    with pytest.raises(cb.InputError, match="costs have none"):
+    with pytest.raises(cb.InputError, match="a decision by cost makes none"):
         app([*words, "--error-cost", "10"], standalone_mode=False)
 
 

@@ -118,7 +118,7 @@ def test_a_header_that_promises_too_much_reserves_no_memory(tmp_path):
 def test_an_array_that_repeats_its_numbers_is_refused(tmp_path):
     path = tmp_path / "a.pt"
     torch.save({"logits": torch.zeros(1).expand(10**10, 5), "labels": torch.zeros(3)}, path)
-    with refused(path, "repeats the numbers that it holds"):
+    with refused(path, "repeats its stored numbers"):
         read_predictions(path)
 
 

@@ -381,7 +381,7 @@ def test_texts_longer_than_their_labels_are_not_taken_for_wrong(tmp_path):
     truth = [{"custom_id": f"q{i}", "label": "Paris"} for i in range(3)]
     outcomes = [write_lines(tmp_path / "t.jsonl", truth)]
     options = ReadOptions(outcomes=outcomes, verbalised="Confidence: {percent}%")
-    with pytest.raises(PredictionsError, match="say it in --outcomes by a column 'correct'"):
+    with pytest.raises(PredictionsError, match="give a column 'correct'"):
         cb.read_predictions(file, options)
     right = [{"custom_id": f"q{i}", "correct": True} for i in range(3)]
     outcomes = [write_lines(tmp_path / "r.jsonl", right)]
@@ -838,7 +838,7 @@ def test_labels_of_a_slice_may_stand_in_another_file(tmp_path):
     assert some is not None
     np.testing.assert_array_equal(some.outcome, [0, 0.25, 0.5, 0.75, *[np.nan] * 6])
     strange = write_lines(tmp_path / "strange.jsonl", [{"prompt_id": "q", "oracle_label": 1}])
-    with pytest.raises(PredictionsError, match="no prompt_id is that of an outcome, such as 'q'"):
+    with pytest.raises(PredictionsError, match="no prompt_id equals the id of an outcome"):
         read_with_slice(file, ReadOptions(outcomes=[strange]))
 
 

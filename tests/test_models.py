@@ -142,7 +142,7 @@ def test_top_labels_of_several_networks_are_compared_by_the_loss_of_being_right(
         ),
         (
             cb.Predictions.from_logits(np.zeros((3000, 6)), HONEST.labels),
-            r"aren't predictions of one form \(n_classes: 5 and 6\)",
+            r"aren't predictions of one kind \(n_classes: 5 and 6\)",
         ),
         (
             cb.Predictions.from_logits(HONEST.logits, HONEST.labels, clusters=np.arange(3000) // 2),
@@ -210,9 +210,9 @@ def test_the_command_refuses_other_rows_and_options_of_other_comparisons(
     assert "named twice" in err
     code, _, err = call(capsys, "--models", "sharp.npz", "honest.npz", "--seeds", "0-1")
     assert code == 2
-    assert "leave the others out" in err
+    assert "leave out the other options" in err
     some = HONEST.take(slice(800))
     np.savez("other.npz", logits=some.logits, labels=some.labels, image=np.arange(800)[::-1])
     code, _, err = call(capsys, "--models", "sharp.npz", "other.npz", "--id", "image")
     assert code == 2
-    assert "other has other values of 'image' than sharp" in err
+    assert "'image' differs between sharp and other" in err

@@ -229,7 +229,13 @@ def test_wrong_words_are_one_sentence(tmp_path: Path, datasets, run) -> None:
         (file, "--seeds", "0,0"): "names no seed, or one more than once",
         (tmp_path / "empty",): "holds neither runs",
         (file, file): "two data sets are called",
-        (file, "--seeds", "0-1", "--report", tmp_path / "p.html"): "there is no --fit",
+        (
+            file,
+            "--seeds",
+            "0-1",
+            "--report",
+            tmp_path / "p.html",
+        ): "are for a single data set",
         (file, "--table", tmp_path / "t.md"): "--table is for several data sets",
     }.items():
         said = run("compare", *words, "--methods", "none", "--resamples", 5)

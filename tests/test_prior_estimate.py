@@ -118,7 +118,7 @@ def test_what_breaks_it_is_named() -> None:
     assert any(note.startswith("No row before is of class 3") for note in lacking.notes)
     top = cb.Predictions.from_confidence(VAL.probs.max(1), VAL.logits.argmax(1), VAL.labels)
     platt = cb.make_calibrator("platt").fit_predictions(top)
-    with pytest.raises(NotApplicableError, match="no probability for every class"):
+    with pytest.raises(NotApplicableError, match="every class from the logits alone"):
         cb.posthoc.estimate_prior(platt, top, top)
 
 

@@ -84,7 +84,7 @@ def test_shares_that_are_none_are_refused(prior, message: str) -> None:
 def test_what_has_no_probability_for_every_class_is_refused() -> None:
     top = cb.Predictions.from_confidence(VAL.probs.max(1), VAL.logits.argmax(1), VAL.labels)
     platt = cb.make_calibrator("platt").fit_predictions(top)
-    with pytest.raises(NotApplicableError, match="no probability for every class"):
+    with pytest.raises(NotApplicableError, match="every class from the logits alone"):
         cb.posthoc.with_prior(platt, [0.5, 0.5], [0.5, 0.5])
     with pytest.raises(NotApplicableError, match="with_prior"):
         cb.posthoc.PriorShift().fit_predictions(VAL)

@@ -110,7 +110,7 @@ def test_wrong_weights_are_one_sentence(rows) -> None:
         cb.metrics.debiased_rms_calibration_error(
             confidence, right, kind="confidence", sample_weight=np.full(300, 0.5)
         )
-    with pytest.raises(InputError, match="code that knows no weights"):
+    with pytest.raises(InputError, match="takes no weights"):
         cb.metrics.adaptive_calibration_error(
             confidence, right, 15, "focal", kind="confidence", sample_weight=weight
         )

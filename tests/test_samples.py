@@ -154,12 +154,12 @@ def test_samples_of_other_things_dont_merge(whole: cb.Predictions, tmp_path: Pat
         whole.scores, whole.labels, sample_weight=np.arange(N) + 1.0
     )
     clustered = cb.Predictions.from_logits(whole.scores, whole.labels, clusters=np.arange(N) // 2)
-    with pytest.raises(InputError, match="only if they are of the same things"):
+    with pytest.raises(InputError, match="only if they have the same metrics"):
         cb.scale.merge(cb.scale.sample_of(whole), cb.scale.sample_of(weighted))
-    with pytest.raises(InputError, match="clusters merge by their names"):
+    with pytest.raises(InputError, match="merged only by the names of their clusters"):
         cb.scale.merge(cb.scale.sample_of(clustered), cb.scale.sample_of(clustered))
     kept = cb.evaluate(whole, metrics=["ece"], resamples=2).sample
-    with pytest.raises(InputError, match="keeps too little"):
+    with pytest.raises(InputError, match="doesn't keep its rows"):
         cb.scale.merge(kept, kept)
     with pytest.raises(InputError, match="give its name"):
         cb.evaluate(files(whole, tmp_path), clusters=np.arange(N), engine=ONE)
@@ -200,7 +200,7 @@ def test_files_are_measured_by_the_clusters_they_are_read_with(
         lambda: cb.TemperatureScaling().fit_predictions(shards, engine=ONE),
         lambda: cb.compare(["none"], fit=shards, test=whole, engine=ONE),
     ):
-        with pytest.raises(InputError, match="of many files only intervals take clusters"):
+        with pytest.raises(InputError, match="clusters are for intervals only"):
             refuse()
     with pytest.raises(InputError, match="a sample is drawn of Shards only"):
         cb.TemperatureScaling().fit_predictions(whole, sample=9)
@@ -283,7 +283,7 @@ def test_rows_needed_are_those_of_the_confidences(whole: cb.Predictions, tmp_pat
     weighted = cb.Predictions.from_logits(whole.scores, whole.labels, sample_weight=weights)
     worth = N / cb.evaluate(weighted, metrics=["ece"], resamples=2).effective_rows
     assert cb.rows_needed(weighted, ece=0.03).rows == pytest.approx(plain.rows * worth, rel=0.1)
-    with pytest.raises(InputError, match="hold their weights"):
+    with pytest.raises(InputError, match="have their own weights"):
         cb.rows_needed(whole, ece=0.03, weights=weights)
 
 

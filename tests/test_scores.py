@@ -180,7 +180,7 @@ def test_unusable_scores_are_refused():
     ):
         with pytest.raises(PredictionsError, match=message):
             cb.Predictions.from_scores(scores, correct)
-    with pytest.raises(PredictionsError, match="without the predicted ones"):
+    with pytest.raises(PredictionsError, match="give the predicted labels too"):
         cb.Predictions.from_scores([1.0, 2.0], labels=[0, 1])
 
 

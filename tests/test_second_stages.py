@@ -619,7 +619,7 @@ def test_bad_input_is_refused_in_a_sentence(rows):
         MaCCal(kappa=1.0).fit(np.ones_like(features), labels)
     with pytest.raises(InputError, match="kappas must hold at least one"):
         MaCCal(kappas=()).fit(features, labels)
-    with pytest.raises(InputError, match="reference_logits are of the validation rows"):
+    with pytest.raises(InputError, match="reference_logits belong to the validation rows"):
         MaCCal().fit(features, labels, reference_logits=features)
     with pytest.raises(InputError, match="reference_logits: have 12 classes, but the training"):
         MaCCal().fit(features, labels, (features, labels), reference_logits=features)

@@ -228,7 +228,7 @@ def test_top_label_files_have_what_they_can(tmp_path: Path) -> None:
 
 def test_sums_of_other_things_arent_merged(whole: cb.Predictions, tmp_path: Path) -> None:
     (shard,) = dealt(whole, tmp_path / "a", [])
-    with pytest.raises(InputError, match="only if they are of the same things"):
+    with pytest.raises(InputError, match="only if they have the same metrics"):
         cb.scale.merge(cb.scale.sample_of(shard), cb.scale.sample_of(shard, clusters="visit"))
 
 

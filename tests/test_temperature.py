@@ -234,7 +234,9 @@ def test_trap_random_labels_do_not_identify_a_temperature(seed):
 
 def test_trap_worse_than_chance_is_bounded_and_said_aloud(trap):
     logits, _ = trap
-    with pytest.warns(NotIdentifiedWarning, match="no more about the labels than chance") as caught:
+    with pytest.warns(
+        NotIdentifiedWarning, match="predict the labels better than chance"
+    ) as caught:
         fitted = TemperatureScaling().fit(logits, logits.argmin(axis=1))
     assert caught[0].filename == __file__
     assert 100 < fitted.temperature_ < 1e5

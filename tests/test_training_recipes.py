@@ -191,7 +191,7 @@ def test_averages_and_adamw_go_on_exactly_where_they_were_broken_off(
     assert not torch.equal(last[f"network.{stem}"], dict(network.named_parameters())[stem])
 
 
-@pytest.mark.filterwarnings("ignore:the logits say no more")  # of twenty rows
+@pytest.mark.filterwarnings("ignore:the logits don't predict")  # of twenty rows
 def test_an_ensemble_is_the_mean_of_runs_by_themselves(data: DataSet, tmp_path: Path) -> None:
     chosen = settings(epochs=1, members=2, seed=3)
     together = train(chosen, tmp_path / "both", data=data)

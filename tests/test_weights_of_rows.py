@@ -83,7 +83,7 @@ def test_a_split_keeps_clusters_whole(seed: int):
 
 def test_what_can_not_be_split_into_whole_clusters_is_refused():
     rows = everything()[0]
-    with pytest.raises(PredictionsError, match="by shares of their labels and by whole clusters"):
+    with pytest.raises(PredictionsError, match="both the shares of the labels and whole clusters"):
         rows.split(2, stratify=True)
     with pytest.raises(PredictionsError, match="all rows belong to one cluster"):
         rows.with_clusters(np.ones(ROWS)).split(2)

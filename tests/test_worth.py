@@ -147,7 +147,7 @@ def test_what_can_not_be_held_out_is_refused() -> None:
     with pytest.raises(InputError, match="at least two rows"):
         cb.posthoc.cross_validated("temperature", rows.take(slice(1)))
     scores = replace(top_labels(50), kind="score")
-    with pytest.raises(InputError, match="scores are no probabilities"):
+    with pytest.raises(InputError, match="scores aren't probabilities"):
         cb.posthoc.cross_validated("platt", scores)
     one = cb.Predictions.from_logits(rows.logits, rows.labels, clusters=np.zeros(50, int))
     with pytest.raises(InputError, match="one cluster"):

@@ -82,7 +82,7 @@ class KnownTruth:
             InputError: the top-label form, which has no other classes.
         """
         if self.temperatures is None:
-            raise InputError("the top-label form knows of no class but the predicted one")
+            raise InputError("the top-label form has no class but the predicted one")
         return softmax(self.predictions.scores, 1 / self.temperatures)
 
     def oracle_nll(self) -> float:

@@ -184,7 +184,7 @@ def compare(
         sampled = options.test is None and Source([*map(str, paths)], read, engine).many
         file = None if sampled or len(paths) > 1 else options.test or paths[0]
         if file is None and output.images is not None:
-            raise InputError("--images are of the rows of one file; leave them out")
+            raise InputError("--images is for the rows of a single file; leave it out")
         whole = isinstance(test_set, Predictions)
         result.to_html(output.report, **output.names_of_rows(file if whole else None, read))
     emit(result.to_text(every=output.every), result.as_dict(), output.json)
@@ -201,7 +201,7 @@ def _transferred(
     from calibrant.comparison.transfer import transfer
 
     if not options.transfer:
-        raise InputError("--by COLUMN tells the sets of --transfer apart; add --transfer")
+        raise InputError("--by COLUMN names the groups for --transfer; add --transfer")
     if options.fit or options.test or output.report or output.table:
         raise InputError(
             "--transfer fits to each FILE itself: leave out --fit, --test, --report and --table"
@@ -305,8 +305,8 @@ def _compare_datasets(
 
     if options.fit is not None or options.test is not None or output.report is not None:
         raise InputError(
-            "over several data sets there is no --fit, --test or --report; give the files or "
-            "folders alone"
+            "--fit, --test and --report are for a single data set; with several, give only "
+            "the files or folders"
         )
     datasets = _read_datasets(paths, read)
     methods = with_settings(_method_names(options.methods), options.settings)
@@ -362,10 +362,11 @@ def _compare_models(
     own = CompareOptions(models=True, methods=options.methods, settings=options.settings)
     if options != own or output.table:
         raise InputError(
-            "--models takes the files of the networks, --methods and --set; leave the others out"
+            "--models goes with the files of the networks, --methods and --set; leave out the "
+            "other options"
         )
     if len(paths) < 2:
-        raise InputError("--models takes the files of at least two networks")
+        raise InputError("--models needs the files of at least two networks")
     names = _names_of(paths)
     models = {name: read_predictions(path, read) for name, path in zip(names, paths, strict=True)}
     if read.id is not None:
@@ -405,7 +406,7 @@ def _check_ids(files: Mapping[str, Path], read: ReadOptions) -> None:
         found = read_column(other, column, read)
         if len(found) != len(ids) or (found != ids).any():
             raise InputError(
-                f"{name} has other values of '{column}' than {first}, or in another order; "
+                f"'{column}' differs between {first} and {name}, in its values or their order; "
                 "networks are compared on the same rows in the same order"
             )
 

@@ -122,8 +122,8 @@ def decide(
     by = rule.pop("by")
     if len(by) > 1:
         raise InputError(
-            "--by of a decision takes one column; for groups of several, such as "
-            f"{' and '.join(by)}, put a column into the file that names both of each row"
+            "decide --by takes one column; for groups of several columns, such as "
+            f"{' and '.join(by)}, add a column to the file that combines them"
         )
     fitted = calibrator if saved is None else load(saved)
     found: Decision = (
@@ -153,8 +153,8 @@ def _by_groups(
     costs = [rule.pop(name) for name in ("costs", "error_cost", "hand_over_cost")]
     if any(each is not None for each in costs):
         raise InputError(
-            "--by shares a promise between groups, and costs have none; use --risk, --precision, "
-            "--recall or --cover"
+            "--by needs a promise, and a decision by cost makes none; use --risk, "
+            "--precision, --recall or --cover"
         )
     groups: Any = kind_of_groups(by) or source.column(by, rows)
     return decide_by(calibrator, rows, groups, **rule, by=by)

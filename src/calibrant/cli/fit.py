@@ -256,8 +256,8 @@ def _with_prior(
         return calibrator, "", {}
     if not isinstance(before, Predictions):
         raise InputError(
-            "--prior needs the shares of the classes in the rows of the fit, in one file; give "
-            + ("it as --before" if before is None else "one file")
+            "--prior needs one file with the rows of the fit, for the shares of their "
+            "classes; give " + ("it as --before" if before is None else "one file")
         )
     if options.unlabelled is not None:
         new = read_predictions(options.unlabelled, read.but(labels=None), labelled=False)
@@ -371,9 +371,8 @@ def apply(
     fitted = load(calibrator) if decision is None else decision.calibrator
     if decision is not None and prior != PriorOptions():
         raise InputError(
-            f"{calibrator}: what a decision promises is of rows like those that it was found on, "
-            "with their shares of the classes; fit with --prior, and decide on rows of the new "
-            "kind"
+            f"{calibrator}: the promise of a decision needs rows with the class shares that it "
+            "was found on; fit with --prior, and decide on rows with the new shares"
         )
     before = None if output.before is None else read_predictions(output.before, read)
     if output.expect and before is None:
@@ -412,7 +411,7 @@ def apply(
     text = f"{fitted.method} {text}"
     if output.expect and before is not None:
         if not isinstance(rows, Predictions):
-            raise InputError("--expect is of the rows of one file; give one file")
+            raise InputError("--expect takes the rows of one file; give one file")
         with watching("expecting an accuracy", remaining=True) as watch:
             expected = expected_accuracy(fitted, rows, before, watch=watch)
         said = "\n\n".join(each for each in (said, str(expected)) if each)

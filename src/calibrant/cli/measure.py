@@ -133,9 +133,7 @@ def _measured_each(
     check_outputs([*map(Path, files)], [output.report, output.json])
     odd = next((f for f in files if not Path(f).is_file() and not Source([f], read).logs), None)
     if odd is not None:
-        raise InputError(
-            f"{odd}: --each measures files and folders of logs by themselves, and this is neither"
-        )
+        raise InputError(f"{odd}: --each measures files, and folders of logs; this is neither")
     if output.report is not None:
         return _side_by_side(files, options, draw, output, read)
     found: dict[str, Found] = {}
@@ -162,7 +160,7 @@ def _side_by_side(
     from calibrant.evaluation.history import History
 
     if len(files) < 2:
-        raise InputError("the page of --each shows several files; for one leave out --each")
+        raise InputError("the page of --each is for several files; with one file leave out --each")
     if options.by or options.rows_for is not None or output.images is not None:
         raise InputError(
             "the page of --each shows whole files; leave out --by, --rows-for and --images"
@@ -295,7 +293,8 @@ def _worst_of_all(
 
     if draw.metrics:
         raise InputError(
-            "several --by find the worst group by one error of its own; drop --metrics"
+            "several --by find the worst group by an error measure of their own; leave out "
+            "--metrics"
         )
     columns = {name: source.groups(name, rows) for name in by}
     found = multicalibration(rows, columns, draws=draw.resamples, seed=draw.seed)

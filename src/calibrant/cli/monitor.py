@@ -187,7 +187,7 @@ def monitor(
         settings["promise"], by, of, acted = _promise(options.decision, by, of)
     if options.merge:
         if streams or state or outcomes:
-            raise InputError("--merge only shows what states say; leave out streams and --state")
+            raise InputError("--merge only shows states; leave out streams and --state")
         other = {"by": options.by, "of": options.of, "follow": options.follow or None}
         other |= {"anew": options.anew or None}
         other |= {"idle": options.idle, "on_alarm": output.on_alarm}
@@ -210,7 +210,7 @@ def monitor(
         outcomes_apart=bool(outcomes) or options.plan is not None,
     )
     if options.anew and (options.plan is not None or state is None or not state.exists()):
-        raise InputError("--anew takes a --state that exists, and no --plan")
+        raise InputError("--anew needs a --state that exists; leave out --plan")
     if options.plan is not None:
         found = _plan(streams, reading, settings, options.plan)
         emit(str(found), found.as_dict(), output.json)
@@ -326,7 +326,7 @@ def _refuse_beside_merge(options: dict[str, Any]) -> None:
     for name, value in options.items():
         if value is not None:
             option = name.replace("_", "-")
-            raise InputError(f"--merge only shows what states say; leave out --{option}")
+            raise InputError(f"--merge only shows states; leave out --{option}")
 
 
 def _merged(states: list[Path]) -> Monitor:

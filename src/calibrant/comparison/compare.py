@@ -131,8 +131,8 @@ def compare(
     if None in (fit.n_classes, test.n_classes) and fit.n_classes != test.n_classes:
         top, other = (fit, test) if fit.n_classes is None else (test, fit)
         raise InputError(
-            f"{top.source} holds no scores of classes, and {other.source} does; compare sets of "
-            "one form"
+            f"{other.source} holds scores of classes and {top.source} doesn't; compare sets of "
+            "one kind"
         )
     if fit.n_classes != test.n_classes:
         raise InputError(
@@ -300,7 +300,7 @@ def _with_the_ranking(
     Raises `UnknownMethodError` or `InputError` before anything is fitted.
     """
     if rank_by == "all":
-        raise InputError("one metric ranks; name it instead of 'all'")
+        raise InputError("one metric ranks the methods; name it instead of 'all'")
     (ranking,) = metrics_named([rank_by])
     if test.n < ranking.fewest_rows:
         raise InputError(

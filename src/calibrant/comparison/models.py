@@ -489,7 +489,7 @@ class _Ranked:
 def _check_same_rows(models: Mapping[str, Predictions]) -> None:
     """Raise `InputError` unless these are predictions of the same rows, in the same order."""
     if len(models) < 2:
-        raise InputError("to compare networks takes the predictions of at least two")
+        raise InputError("comparing networks needs the predictions of at least two")
     scored = [name for name, rows in models.items() if rows.kind == "score"]
     if scored:
         raise InputError(f"{scored[0]}: comparing networks {NO_PROBABILITY}")
@@ -504,7 +504,7 @@ def _check_same_rows(models: Mapping[str, Predictions]) -> None:
             one, two = getattr(first, what), getattr(rows, what)
             if one != two:
                 raise InputError(
-                    f"{name} and {other} aren't predictions of one form ({what}: {one} and {two})"
+                    f"{name} and {other} aren't predictions of one kind ({what}: {one} and {two})"
                 )
         names = first.class_names, rows.class_names
         if first.kind != "toplabel" and None not in names and names[0] != names[1]:
@@ -524,7 +524,7 @@ def _check_same_rows(models: Mapping[str, Predictions]) -> None:
         for what in ("weights", "clusters"):
             one, two = getattr(first, what), getattr(rows, what)
             if (one is None) != (two is None) or (one is not None and (one != two).any()):
-                raise InputError(f"{name} and {other} have other {what}; give both the same")
+                raise InputError(f"{name} and {other} have different {what}; give both the same")
 
 
 def _true(rows: Predictions) -> Any:

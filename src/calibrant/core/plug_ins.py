@@ -50,7 +50,7 @@ def _loaded(
     for point in sorted(entry_points(group=group), key=lambda point: (point.name, point.value)):
         try:
             if point.name in (*taken, *found):
-                raise ValueError(f"another {what} is called '{point.name}' already")
+                raise ValueError(f"there is already a {what} called '{point.name}'")
             found[point.name] = check(point.name, point.load())
         # Somebody else's code may fail in any way, and must not stop ours.
         except Exception as reason:

@@ -218,8 +218,8 @@ class Decision(Drawn):
             InputError: nothing is promised that rows could show.
         """
         raise InputError(
-            f"a decision by {self.rule} promises nothing of new rows that could be watched; watch "
-            "the confidences instead: calibrant monitor without --decision"
+            f"a decision by {self.rule} makes no promise about new rows that could be watched; "
+            "watch the confidences instead: calibrant monitor without --decision"
         )
 
     @property

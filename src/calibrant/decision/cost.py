@@ -332,8 +332,8 @@ def cost_matrix(
     if rows.n_classes is None:
         if costs is not None:
             raise InputError(
-                "costs of confusions need a probability for every class; rows with the confidence "
-                "of the predicted one take error_cost and hand_over_cost"
+                "costs of confusions need a probability for every class; if rows hold only "
+                "the confidence of the predicted class, give error_cost and hand_over_cost"
             )
         matrix = np.array([[1.0 if error_cost is None else error_cost], [0.0]])
     else:

@@ -214,8 +214,8 @@ def decide(
     event = precision is not None or recall is not None
     if of is not None and not (event or by_costs):
         raise InputError(
-            "of names the class of precision or recall (--precision, --recall), or with costs that "
-            "of the net benefit"
+            "of names the class for precision or recall (--precision, --recall), or for the "
+            "net benefit of a decision by cost"
         )
     matrix = cost_matrix(rows, costs, error_cost, hand_over_cost) if by_costs else None
     fitted, on, chosen, notes = prepared(calibrator, rows, seed)
@@ -434,9 +434,9 @@ def decide_by(
     large, needed = large_enough(sizes, rate, sure, spare=1 if name == "cover" else 0)
     if not large:
         raise InputError(
-            f"{on.source}: no group is large enough; at {percent_asked(rate)} % and "
-            f"{percent(sure)} % sure it takes {needed} rows (clusters, where there are some), and "
-            f"the largest has {max(sizes.values())}"
+            f"{on.source}: no group is large enough; for {percent_asked(rate)} % at "
+            f"{percent(sure)} % sure a group needs {needed} rows (or clusters, if there are "
+            f"some), and the largest has {max(sizes.values())}"
         )
     each_sure = 1 - (1 - sure) / len(large)
     found: dict[str, RiskDecision | SetDecision] = {}

@@ -218,10 +218,10 @@ class GroupedDecision(Decision):
             rows = int((found == len(self.groups)).sum())
             warn_caller(
                 CalibrationWarning(
-                    f"{calibrated.source}: {self.by} has groups that this decision wasn't found "
-                    f"on: {', '.join(new[:8])}{', ...' if len(new) > 8 else ''}; their rows "
+                    f"{calibrated.source}: {self.by} has groups that are new to this decision: "
+                    f"{', '.join(new[:8])}{', ...' if len(new) > 8 else ''}; their rows "
                     f"{'get all classes' if self.each == 'set' else 'are not answered'} "
-                    f"({counted(rows, 'row')} with those of groups that are too small)"
+                    f"({counted(rows, 'row')}, including groups that are too small)"
                 )
             )
         return found

@@ -532,7 +532,7 @@ def checked_loss(loss: Array, n: int, source: str) -> FloatArray:
     if bad.any():
         row = int(bad.argmax())
         raise InputError(
-            f"{source}: losses must lie between 0 and 1, but row {row} has {found[row]:g}; divide "
-            "them by the largest that there can be"
+            f"{source}: losses must lie between 0 and 1, but row {row} has {found[row]:g}; "
+            "divide them by the largest possible loss"
         )
     return found

@@ -252,8 +252,8 @@ def by_set(
     kind = _score(score)
     if rows.weight is not None:
         raise InputError(
-            "sets need rows that are drawn like those they are for, and weights say that these "
-            "aren't; take rows without weights"
+            "sets need rows that are drawn like the rows to come, and weights mean that these "
+            "are drawn differently; take rows without weights"
         )
     probs, labels = _vectors(rows.calibrated), rows.calibrated.labels
     every = odd_scores(probs, kind)
@@ -329,7 +329,7 @@ def _score(score: str) -> SetScore:
     for known in get_args(SetScore):
         if score == known:
             return known
-    raise InputError(f"there is no score '{score}' for sets; there are lac, aps, raps")
+    raise InputError(f"sets have no score '{score}'; take lac, aps or raps")
 
 
 def _vectors(calibrated: Predictions) -> FloatArray:

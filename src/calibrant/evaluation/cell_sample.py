@@ -159,7 +159,9 @@ class CellSample(Sample):
         classes = {one.n_classes for one in both if one.n_classes is not None}
         alike = self.plan == other.plan and self.binary == other.binary
         if not alike or len(classes) > 1 or self.weighted != other.weighted:
-            raise InputError("samples can be merged only if they are of the same things")
+            raise InputError(
+                "samples can be merged only if they have the same metrics, classes and settings"
+            )
         known = all(one.n_classes is not None for one in both)
         folded = self.folded or other.folded
         blocks = [_folded(one.blocks) if folded else one.blocks for one in both]
@@ -443,9 +445,15 @@ def in_cells(sample: Sample) -> CellSample:
         return sample
     assert isinstance(sample, RowSample)
     if sample.groups is not None:
-        raise InputError(f"{sample.source}: rows in clusters merge by their names; give Shards")
+        raise InputError(
+            f"{sample.source}: rows in clusters can be merged only by the names "
+            "of their clusters; give Shards"
+        )
     if sample.predictions is None:
-        raise InputError(f"{sample.source}: a result keeps too little of its rows to merge them")
+        raise InputError(
+            f"{sample.source}: a result doesn't keep its rows, so they can't be "
+            "merged; make the sample from the predictions"
+        )
     plan, weighted = plan_of(None), sample.weights is not None
     empty = CellSample.none(plan, sample.kind, sample.n_classes, weighted=weighted)
     found = empty.of_scores(replace(sample.scores, weights=sample.weights))

@@ -280,7 +280,7 @@ def evaluate_by(
             raise InputError("files hold labels, weights and columns; name a column as the groups")
         if predictions.options.cluster is not None:
             raise InputError(
-                "of many files take either groups or clusters; leave out the groups (--by) or "
+                "many files take either groups or clusters; leave out the groups (--by) or "
                 "cluster (--cluster)"
             )
         options = (quantiles, metrics, seed, engine or Engine(), skip_broken, watch)
@@ -313,9 +313,7 @@ def evaluate_by(
             draws = about.resamples_of(most) if resamples is None else resamples
             family.add(part.name, lead, about, draws)
     if not found:
-        raise InputError(
-            f"no group has the {min_rows} rows that it takes (min_rows); the largest has {most}"
-        )
+        raise InputError(f"no group has {min_rows} rows (min_rows); the largest has {most}")
     return GroupedEvaluation(
         predictions.source,
         by,

@@ -243,7 +243,7 @@ def multicalibration(
     if predictions.kind == "score":
         raise PredictionsError(f"{predictions.source}: a comparison of groups {NO_PROBABILITY}")
     if not groups:
-        raise InputError("groups are columns by name, as in {'age': age}; there is none")
+        raise InputError("groups must name at least one column, as in {'age': age}")
     members = {name: _members(predictions, name, of) for name, of in groups.items()}
     kept = slice(None) if predictions.weights is None else predictions.weights > 0
     members = {name: (names, of[kept]) for name, (names, of) in members.items()}
@@ -336,7 +336,7 @@ def _in_memory(
     }
     if any(isinstance(of, str) and of == "margin" for of in groups.values()):
         raise InputError(
-            f"{shards.source}: of many files margins aren't kept; take 'confidence', or one file"
+            f"{shards.source}: margins aren't kept for many files; take 'confidence', or one file"
         )
     parts, read = list[Predictions](), dict[str, list[NDArray[Any]]]()
     for shard in shards:
@@ -352,14 +352,14 @@ def _members(predictions: Predictions, name: str, of: Array | str) -> tuple[list
     """Return the names of a column's groups, and the (N,) group of each row."""
     if isinstance(of, str) and of == "label":
         raise InputError(
-            "groups by true label have no floor: even calibrated confidences don't match within "
-            "a label, which the model doesn't know; take 'predicted'"
+            "groups by true label have no floor: within a true label even calibrated "
+            "confidences differ from the accuracy; take 'predicted'"
         )
     names, member = grouping(predictions, of, QUANTILES)
     if len(names) > MOST_VALUES:
         raise InputError(
-            f"'{name}' has {len(names)} values, and groups are of at most {MOST_VALUES}; put "
-            "values together, such as ages to decades"
+            f"'{name}' has {len(names)} values, and at most {MOST_VALUES} can be groups; merge "
+            "values, such as ages into decades"
         )
     return [f"{name}={each}" for each in names], member
 
@@ -390,7 +390,7 @@ def _groups(
         names = [f"{a}{AND}{b}" for a in first[0] for b in second[0]]
         take(names, (first[1] * len(second[0]) + second[1])[order])
     if not found:
-        raise InputError(f"there are only {len(order)} rows, and groups are of {min_rows} or more")
+        raise InputError(f"there are only {len(order)} rows, and a group needs at least {min_rows}")
     return found, small
 
 

@@ -116,7 +116,7 @@ def rows_needed(
     confidence: Array
     if isinstance(rows, Predictions | Shards | Sample):
         if weights is not None:
-            raise InputError("predictions hold their weights")
+            raise InputError("predictions have their own weights; leave out weights")
         sample = sample_of(rows, metrics=["ece"])
         sample.refuse_ranks("rows_needed")
         confidence, weights = sample.rows.confidence, sample.rows.weight

@@ -264,7 +264,9 @@ class Evaluation(Drawn):
             InputError: of many files only counts of rows are known.
         """
         if not isinstance(self.sample, RowSample):
-            raise InputError(f"{self.source}: of many files only counts of rows are known")
+            raise InputError(
+                f"{self.source}: a result of many files keeps only counts of rows, not the rows"
+            )
         return self.sample.scores
 
     @cached_property

@@ -69,7 +69,7 @@ def sample_of(
     """
     if isinstance(predictions, Shards | Shard):
         if labels is not None or sample_weight is not None:
-            raise InputError("files hold their labels and weights; give neither with Shards")
+            raise InputError("Shards read labels and weights from their files; leave them out")
         if clusters is not None and not isinstance(clusters, str):
             raise InputError("clusters of Shards are a column of the files; give its name")
         clusters = predictions.options.cluster if clusters is None else clusters
@@ -85,7 +85,7 @@ def sample_of(
         return summed(predictions, plan, engine, skip_broken=skip_broken, watch=watch)
     if isinstance(predictions, Sample):
         if (labels, sample_weight, clusters) != (None, None, None):
-            raise InputError("a sample holds its labels, weights and clusters")
+            raise InputError("a sample has its own labels, weights and clusters; leave them out")
         return predictions
     if isinstance(clusters, str):
         raise InputError("clusters of rows in memory are an (N,) column, not its name")
@@ -103,11 +103,12 @@ def checked(
     if isinstance(predictions, Predictions):
         if sample_weight is not None or clusters is not None:
             raise InputError(
-                "weights and clusters go into the Predictions when it is made of arrays"
+                "give weights and clusters when you make the Predictions (sample_weight=, "
+                "clusters=)"
             )
         return looked_at(predictions)
     if labels is None:
-        raise InputError(f"{asked} needs labels with an array of probabilities")
+        raise InputError(f"{asked} needs labels beside an array of probabilities")
     rows = Predictions.from_probs(
         predictions, labels, sample_weight=sample_weight, clusters=clusters
     )

@@ -231,8 +231,8 @@ def _scores_of_kind(graph: Any, scores: Output, kind: Kind, classes: int, source
     found = None if before is None else _output(before, source)
     if arranged or found is None or not found.may_fit(classes):
         raise InputError(
-            f"{source}: its output '{scores.name}' ends in Softmax and holds probabilities, and "
-            "the calibrator is to read logits; export the network without its Softmax, or give "
+            f"{source}: its output '{scores.name}' ends in Softmax and holds probabilities, "
+            "but the calibrator needs logits; export the network without its Softmax, or give "
             "kind 'probs' (--kind probs)"
         )
     return found
@@ -268,8 +268,8 @@ def _try_on_rows(model: Any, scores: Output, kind: Kind, source: str) -> None:
     tried = f"{source}: with random inputs, rows of its output '{scores.name}'"
     if probs:
         raise InputError(
-            f"{tried} are probabilities that sum to 1, and the calibrator is to read logits; "
-            "export the network with its logits, or give kind 'probs' (--kind probs)"
+            f"{tried} are probabilities that sum to 1, but the calibrator needs logits; export "
+            "the network with its logits, or give kind 'probs' (--kind probs)"
         )
     raise InputError(
         f"{tried} are no probabilities (one sums to {sums[np.abs(sums - 1).argmax()]:.4g}), and "

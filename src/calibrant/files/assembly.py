@@ -216,12 +216,13 @@ class Assembler:
             return scores / 100
         if scores.ndim > 1:
             with np.errstate(over="ignore"):
-                off = np.abs(np.exp(scores.astype(np.float64)).sum(axis=-1) - 1)
-            if (off > LOG_TOLERANCE).any():
-                row = int(np.nonzero(off > LOG_TOLERANCE)[0][0])
+                sums = np.exp(scores.astype(np.float64)).sum(axis=-1)
+            off = np.abs(sums - 1) > LOG_TOLERANCE
+            if off.any():
+                row = int(np.nonzero(off)[0][0])
                 raise PredictionsError(
-                    f"{self.where}: the probabilities whose logarithms row {row_number(row)} holds "
-                    f"sum to {1 + off[np.nonzero(off > LOG_TOLERANCE)][0]:.6g} or its opposite, "
+                    f"{self.where}: the log-probabilities of row {row_number(row)} belong to "
+                    f"probabilities that sum to {sums[off][0]:.6g}, "
                     "not 1; if these are logits, say --are logits (are=)"
                 )
         return scores
@@ -269,10 +270,10 @@ class Assembler:
                 return np.array([places[value] for value in found.tolist()], dtype=np.int64)[at]
             if not map.numbered and not map.binary:
                 raise PredictionsError(
-                    f"{self.where}: the labels are numbers, but the columns of scores are named "
-                    "after classes, and which of them a number means isn't said; give names as "
-                    "labels, or the classes in the order of their numbers by --classes (classes=),"
-                    f" such as {','.join(map.class_names or ())}"
+                    f"{self.where}: the labels are numbers, but the columns of scores are "
+                    "named after classes; give names as labels, or list the classes in the "
+                    "order of their numbers by --classes (classes=), such as "
+                    f"{','.join(map.class_names or ())}"
                 )
             seen.setdefault("number", str(values[0]))
             self._check_one_kind(role)
@@ -303,9 +304,10 @@ class Assembler:
         if large.any():
             row = int(large.argmax())
             raise PredictionsError(
-                f"{self.where}: the true and the predicted class of row {row_number(row)} are both "
-                f"{predicted[row]:.0f} as {predicted.dtype}, which doesn't tell numbers of that "
-                "size apart; number the classes from 0, or write names that hold a letter"
+                f"{self.where}: the true and the predicted class of row {row_number(row)} are "
+                f"both {predicted[row]:.0f} as {predicted.dtype}, which can't distinguish "
+                "numbers of that size; number the classes from 0, or write names that hold a "
+                "letter"
             )
 
     def _from_zero(self, role: str, values: Any) -> Any:

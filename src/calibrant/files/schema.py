@@ -527,8 +527,8 @@ class _Choice:
         left = [name for name in names if name not in told]
         if left:
             raise PredictionsError(
-                f"{self.where}: the column '{of[left[0]]}' is of none of the classes in --classes "
-                "(classes=)"
+                f"{self.where}: the column '{of[left[0]]}' belongs to none of the classes in "
+                "--classes (classes=)"
             )
         return tuple(of[name] for name in told), told
 

@@ -51,7 +51,7 @@ def cell_edges(n_bins: int, strategy: Strategy | Cells) -> FloatArray:
     if strategy == "uniform":
         return bin_edges(n_bins)
     if strategy != "logit":
-        raise InputError(f"bins made by '{strategy}' have no edges of their own")
+        raise InputError(f"strategy '{strategy}' has no fixed edges")
     within("n_bins", n_bins, whole=True, at_least=1)
     end = -math.log(LOGIT_CELLS_END)
     edges = 1 / (1 + np.exp(-np.linspace(-end, end, n_bins + 1)))
@@ -324,7 +324,9 @@ def adaptive_calibration_error(
     if convention == "ranks":
         return float(adaece_of_curves(rows.curves(), n_bins)[0])
     if rows.weight is not None:
-        raise InputError("convention='focal' repeats code that knows no weights")
+        raise InputError(
+            "convention='focal' takes no weights, because the code that it repeats takes none"
+        )
     return _focal_adaptive_calibration_error(rows, n_bins)
 
 

@@ -289,8 +289,8 @@ class Clusters:
             known = {*merged.closed, *map(hash_of_name, merged.unfinished)}
             if hashes & known:
                 raise InputError(
-                    "two of the monitors have rows of the same cluster, whose payments can't be "
-                    "put together; send all rows of a cluster to one replica"
+                    "two of the monitors have rows of the same cluster, and their tests can't "
+                    "be merged; send all rows of a cluster to one replica"
                 )
             merged.unfinished |= one.unfinished
             merged.closed |= one.closed

@@ -126,7 +126,7 @@ class FirstRows:
                 if not self.counted:
                     raise _proposing(error, self.path) from error
                 warn_caller(
-                    MisreadWarning(f"{error}. So its rows were misread so far: begin a new state")
+                    MisreadWarning(f"{error}. Its rows were misread so far: begin a new state")
                 )
 
     def _otherwise(self, fix: Any) -> ReadOptions:

@@ -155,9 +155,9 @@ def plan(
         raise InputError(f"a drift must lie between 0 and 100 points, not {100 * drift:g}")
     if drift <= tolerance:
         raise InputError(
-            f"a drift of {100 * drift:g} lies within the tolerance of {100 * tolerance:g} points, "
-            "where no alarm is meant to rise; plan for a larger one, or give a smaller --tolerance "
-            "(tolerance=)"
+            f"a drift of {100 * drift:g} lies within the tolerance of {100 * tolerance:g} "
+            "points, for which no alarm is wanted; plan for a larger one, or give a smaller "
+            "--tolerance (tolerance=)"
         )
     if not 0 <= correlation < 1:
         raise InputError(f"correlation must be from 0 to below 1, not {correlation:g}")

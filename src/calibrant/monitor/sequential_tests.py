@@ -355,8 +355,7 @@ class Groups:
         new = [name for name in dict.fromkeys(names) if name not in places]
         if self.known is not None and len(places) + len(new) > self.known:
             raise InputError(
-                f"there were to be {self.known} groups, but '{new[self.known - len(places)]}' "
-                "is one more"
+                f"n_groups is {self.known}, but '{new[self.known - len(places)]}' is one group more"
             )
         for name in new:
             if len(self.names) == MOST_GROUPS - 1:

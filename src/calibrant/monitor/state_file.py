@@ -85,7 +85,9 @@ def read_state(path: StrPath) -> Saved:
     header, arrays = FORMAT.read(path)
     bets = arrays.get("alternatives")
     if bets is None or not np.array_equal(bets, ALTERNATIVES):
-        raise CalibratorFileError(f"{fspath(path)}: was made with other bets; begin a new state")
+        raise CalibratorFileError(
+            f"{fspath(path)}: was written by a version with other tests; begin a new state"
+        )
     with damaged_is_said(path):
         text = header["monitor"]
         require(header.get("checksum") == _checksum(text, arrays), "it was changed since")

@@ -250,8 +250,8 @@ def rows_for(estimator: Estimator, predictions: Predictions) -> Predictions:
         raise NotApplicableError(ONLY_COUNTS.format(estimator.method))
     if rows.weights.sum() > MOST_REPEATS * rows.n:
         raise NotApplicableError(
-            f"method '{estimator.method}' would repeat {rows.n} rows {rows.weights.sum():.0f} "
-            "times in all; take one that uses weights"
+            f"method '{estimator.method}' takes no weights and would repeat {rows.n} rows "
+            f"{rows.weights.sum():.0f} times in all; take a method that uses weights"
         )
     return rows.repeated_together()
 

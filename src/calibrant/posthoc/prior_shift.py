@@ -145,8 +145,8 @@ def with_kept_negatives(calibrator: Calibrator, kept: float) -> PriorShift:
     """
     if len(class_names_of(calibrator)) != 2:
         raise NotApplicableError(
-            "kept negatives are about two classes, a negative and a positive one; of more classes "
-            "give the shares of all (prior)"
+            "kept negatives need two classes, a negative and a positive one; with more "
+            "classes give the shares of all (prior)"
         )
     if not 0 < kept <= 1:
         raise InputError(f"kept must be above 0 and at most 1, not {kept:g}")
@@ -163,8 +163,8 @@ def class_names_of(calibrator: Calibrator) -> tuple[str, ...]:
     calibrator.check_fitted()
     if calibrator.form_ == "toplabel" or "features" in calibrator.needs:
         raise NotApplicableError(
-            f"'{calibrator.method}' gives no probability for every class of the logits alone, "
-            "which other shares of the classes need"
+            "new class shares need a probability for every class from the logits alone, which "
+            f"'{calibrator.method}' doesn't give"
         )
     return calibrator.class_names_ or tuple(map(str, range(calibrator.n_classes_)))
 

@@ -173,8 +173,8 @@ def _opened(
 ) -> RowWriter:
     if not columns:
         raise InputError(
-            f"{out}: holds scores and labels only, and neither is left to write without "
-            "probabilities; write .npz or a table"
+            f"{out}: this format holds only scores and labels, so nothing is left to write "
+            "without probabilities; write .npz or a table"
         )
     scores = scores_key(after.form) + ("s" if after.label_names is not None else "")
     if scores not in columns:  # what is spooled first may be any array
@@ -404,7 +404,7 @@ def _names(shards: Sequence[Shard]) -> list[str]:
     names = [written_as("/".join(p[common:]), _key_of(shards[0])) for p in parts]
     if len(names) > len(set(names)):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"two files would be written as '{twice}'; name them apart")
+        raise InputError(f"two files would be written as '{twice}'; rename one of them")
     return names
 
 

@@ -307,8 +307,7 @@ def _parted(rows: Predictions, folds: int, seed: int) -> tuple[Predictions, IntA
     """Return the rows, copies of one as a cluster, and the (N,) part that each is held out in."""
     if rows.kind == "score":
         raise InputError(
-            f"{rows.source}: scores are no probabilities, so there is nothing before a fit to "
-            "compare it with"
+            f"{rows.source}: scores aren't probabilities, so the fit can't be compared with them"
         )
     if not folds >= 2:
         raise InputError(f"folds must be at least 2, not {folds}")

@@ -319,8 +319,8 @@ class RowTable:
         if correct is None and predicted is None:
             if labels is not None:
                 raise PredictionsError(
-                    f"{source}: true labels don't say which scores belong to right predictions "
-                    "without the predicted ones; give both, or what is correct"
+                    f"{source}: true labels alone don't show which predictions are right; give "
+                    "the predicted labels too, or which rows are correct"
                 )
             predicted = np.ones(len(values), dtype=np.int64)
         rows = cls("score", values.astype(np.float64), None, source=source)
@@ -332,7 +332,7 @@ class RowTable:
         if correct is not None:
             if predicted is not None or labels is not None:
                 raise PredictionsError(
-                    f"{source}: either predicted and true labels are given, or what is correct"
+                    f"{source}: give either predicted and true labels, or which rows are correct"
                 )
             labels = binary_labels(correct, n, source)[0]
             predicted = np.ones_like(labels)

@@ -187,7 +187,7 @@ def numbered_pair(
         return signs[:first], labels if labels is None else signs[first:], None
     if not all(worded):
         raise PredictionsError(
-            f"{source}: of predicted and true labels one holds names and the other one numbers"
+            f"{source}: predicted and true labels must both be names, or both numbers"
         )
     texts = [to_numpy(as_array(one)) for one in (predicted, labels) if one is not None]
     if not all(isinstance(word, str) for text in texts for word in text.tolist()):

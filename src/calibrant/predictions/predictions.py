@@ -503,8 +503,8 @@ def rows_of_first_part(
     if clusters is not None:
         if labels is not None:
             raise PredictionsError(
-                f"{source}: rows can't be split by shares of their labels and by whole clusters at "
-                "once; leave out either"
+                f"{source}: a split can't keep both the shares of the labels and whole "
+                "clusters; leave out one of them"
             )
         return _whole_clusters(clusters, count, seed, source)
     order = np.random.default_rng(seed).permutation(n)

@@ -108,8 +108,8 @@ def fit_temperature(rows: RowSummary) -> TemperatureFit:
             lowest,
             0,
             NotIdentifiedWarning(
-                "the logits say no more about the labels than chance; the temperature stopped at "
-                f"its upper bound T={1 / lowest:.3g}"
+                "the logits don't predict the labels better than chance; the temperature "
+                f"stopped at its upper bound T={1 / lowest:.3g}"
             ),
         )
     if not rows.label_gap.any():
@@ -140,8 +140,8 @@ def fit_temperature(rows: RowSummary) -> TemperatureFit:
     if 2 * every * (chance - found.nll) < SIGNIFICANT_GAIN:
         return found._replace(
             warning=NotIdentifiedWarning(
-                f"the logits can't be told from chance with {rows.n} rows; T={1 / beta:.3g} is "
-                "mostly noise"
+                f"with {rows.n} rows the logits can't be distinguished from chance; "
+                f"T={1 / beta:.3g} is mostly noise"
             )
         )
     return found

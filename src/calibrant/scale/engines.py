@@ -77,8 +77,8 @@ class Engine:
         names = ", ".join(get_args(EngineName))
         if self.name not in get_args(EngineName):
             raise InputError(
-                f"engine must be one of {names}, not '{self.name}'; any other can call "
-                "calibrant.sample_of and calibrant.scale.merge"
+                f"engine must be one of {names}, not '{self.name}'; any other engine can call "
+                "calibrant.scale.sample_of and calibrant.scale.merge"
             )
         if self.workers is not None and self.workers < 1:
             raise InputError(f"workers must be at least 1, not {self.workers}")
@@ -152,8 +152,8 @@ def _in_processes(
             died += 1
             if died > RETRIES:
                 raise InputError(
-                    "a process that worked on shards was killed again and again, most likely for "
-                    "want of memory; try fewer workers"
+                    "a process that worked on shards was killed again and again, most likely "
+                    "because memory ran out; try fewer workers"
                 ) from error
 
 
@@ -270,8 +270,8 @@ def _on_dask(
                 result = future.result()
             except distributed.KilledWorker as error:
                 raise InputError(
-                    "workers of the cluster were killed again and again, most likely for want of "
-                    "memory; give each more of it"
+                    "workers of the cluster were killed again and again, most likely because "
+                    "memory ran out; give each of them more"
                 ) from error
             future.release()
             yield index[future.key], result

@@ -374,8 +374,8 @@ class Shards:
         """Raise `InputError` where rows are read with clusters, which only `evaluate` keeps."""
         if self.options.cluster is not None:
             raise InputError(
-                f"{self.source}: of many files only intervals take clusters; leave out cluster "
-                "(--cluster)"
+                f"{self.source}: with many files clusters are for intervals only; leave out "
+                "cluster (--cluster)"
             )
 
     def batches(self) -> Iterator[Predictions]:

@@ -170,7 +170,7 @@ def logits_of(outputs: Any) -> Tensor:
     if isinstance(outputs, tuple | list) and cast(Any, outputs):
         return cast(Sequence[Tensor], outputs)[0]
     kind = type(cast(Any, outputs)).__name__
-    raise InputError(f"the network gives {kind}, in which there are no logits")
+    raise InputError(f"the network gives {kind}, which contains no logits")
 
 
 @contextmanager

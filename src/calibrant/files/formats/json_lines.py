@@ -176,7 +176,8 @@ class JsonLinesReader(TextReader):
                 raise PredictionsError(f"{self.where}: {self.unit} {line}: '{empty}' is null")
             odd = sorted(differ)[0]
             raise PredictionsError(
-                f"{self.where}: {self.unit} {line} has other keys than the first; see '{odd}'"
+                f"{self.where}: {self.unit} {line} and the first one have different keys; see "
+                f"'{odd}'"
             )
         return row
 

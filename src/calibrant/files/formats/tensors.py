@@ -307,8 +307,8 @@ class TorchReader(ArrayReader):
         # Of a tensor that repeats its numbers a small file may hold any size.
         if size > max(held, MOST_REPEATED_BYTES):
             raise PredictionsError(
-                f"{self.where}: '{name}' of shape {tuple(tensor.shape)} repeats the numbers that "
-                "it holds; save what .contiguous() makes of it"
+                f"{self.where}: '{name}' of shape {tuple(tensor.shape)} repeats its stored "
+                "numbers; save its .contiguous()"
             )
         return tensor
 

@@ -327,8 +327,8 @@ def fit_temperature_to(work: ShardWork) -> tuple[TemperatureFit, float]:
     lowest, highest = (bound / scale for bound in FIRST_SEARCH)
     if sums.label_gap >= scale:
         warning = NotIdentifiedWarning(
-            "the logits say no more about the labels than chance; the temperature stopped at "
-            f"its upper bound T={1 / lowest:.3g}"
+            "the logits don't predict the labels better than chance; the temperature stopped "
+            f"at its upper bound T={1 / lowest:.3g}"
         )
         return TemperatureFit(lowest, sums_at(lowest).loss(0.0), passes, warning), sums.every
     if sums.wrong == 0:
@@ -354,7 +354,7 @@ def fit_temperature_to(work: ShardWork) -> tuple[TemperatureFit, float]:
     found = TemperatureFit(sums.beta * (1 + t), sums.loss(t), passes, None)
     if 2 * sums.every * (sums.log_classes - found.nll) < SIGNIFICANT_GAIN:
         warning = NotIdentifiedWarning(
-            f"the logits can't be told from chance with {sums.n} rows; "
+            f"with {sums.n} rows the logits can't be distinguished from chance; "
             f"T={found.temperature:.3g} is mostly noise"
         )
         return found._replace(warning=warning), sums.every

@@ -230,8 +230,8 @@ class Loop:
             )
         if not outputs.logits.isfinite().all():
             raise InputError(
-                f"the network diverged in epoch {self.progress.epoch + 1}: what it says of the "
-                f"validation images is no longer finite; {self._remedy()}"
+                f"the network diverged in epoch {self.progress.epoch + 1}: its outputs for the "
+                f"validation images are no longer finite; {self._remedy()}"
             )
         if "validation" in self.objective.loss.needs:
             device = self.fabric.device

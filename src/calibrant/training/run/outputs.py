@@ -201,8 +201,9 @@ def write_outputs(
             name = layer or outputs.layer or "fc"
             warn_caller(
                 TrainingWarning(
-                    f"{file}: layer '{name}' doesn't make these logits of these features, and its "
-                    "weights are left out; if another is the last one name it with layer="
+                    f"{file}: layer '{name}' doesn't turn these features into these logits, so "
+                    "its weights are left out; if another layer is the last, name it with "
+                    "layer="
                 )
             )
     with replacing(file) as temporary:

@@ -413,8 +413,8 @@ class MaCCal(HeadRetraining):
             )
         held_out = max(1, round(HELD_OUT_SHARE * source.n))
         self._warn(
-            f"kappa is chosen on {held_out} rows held out of the training rows; right only if the "
-            "network was not trained on them, so better give validation rows"
+            f"kappa is chosen on {held_out} rows held out of the training rows; this is right "
+            "only if the network was not trained on them, so better give validation rows"
         )
         order = torch.randperm(source.n, generator=torch.Generator().manual_seed(self.seed))
         return source.rows(order[held_out:]), source.rows(order[:held_out])
@@ -493,8 +493,9 @@ class MaCCal(HeadRetraining):
         last, best = self.history_[-1], max(record.accuracy for record in self.history_)
         if last.retention <= self.least_retention and last.accuracy < best - COLLAPSE:
             self._warn(
-                f"the head collapsed: retention is down at {last.retention:g} and training "
-                f"accuracy fell from {100 * best:.1f} to {100 * last.accuracy:.1f} %; raise kappa"
+                f"the head collapsed: retention fell to {last.retention:g} and training "
+                f"accuracy fell from {100 * best:.1f} to {100 * last.accuracy:.1f} %; raise "
+                "kappa"
             )
 
     def _warn(self, sentence: str) -> None:

@@ -167,8 +167,9 @@ def _split(train: Predictions, seed: int) -> tuple[Predictions, Predictions]:
     held_out = max(1, round(HELD_OUT_SHARE * train.n))
     warn_caller(
         TrainingWarning(
-            f"without validation rows {held_out} of the training rows are held out, for what is "
-            "chosen and for the temperature; right only if the network was not trained on them"
+            f"without validation rows, {held_out} of the training rows are held out to choose "
+            "settings and to fit the temperature; this is right only if the network was not "
+            "trained on them"
         )
     )
     order = np.random.default_rng(seed).permutation(train.n)

@@ -275,7 +275,7 @@ class SecondStage(ABC):
 def _checked_reference(logits: Array, validation: FeatureRows | None) -> Tensor:
     """Return the logits of the network's head for the validation rows, on their device."""
     if validation is None:
-        raise InputError("reference_logits are of the validation rows: give these too")
+        raise InputError("reference_logits belong to the validation rows: give these too")
     labels = to_numpy(validation.labels)
     checked = Predictions.from_logits(logits, labels, source="reference_logits")
     if checked.n_classes != validation.n_classes:

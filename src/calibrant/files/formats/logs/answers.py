@@ -488,7 +488,8 @@ class Judges(LogFormat):
             table.add(score=score, correct=value, **_groups(row, used), **more)
         if known and not used_up:
             raise PredictionsError(
-                f"{file.where}: no prompt_id is that of an outcome, such as '{next(iter(known))}'"
+                f"{file.where}: no prompt_id equals the id of an outcome, such as "
+                f"'{next(iter(known))}'"
             )
         return table
 

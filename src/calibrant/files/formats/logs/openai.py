@@ -83,13 +83,13 @@ class OpenAi(LogFormat):
         if missing:
             raise PredictionsError(
                 f"{file.where}: {missing[0]} has no label, and neither have {len(missing) - 1} "
-                "others: answers hold none; name a file that has them by --outcomes FILE, with "
-                "the columns custom_id (or id) and label"
+                "others: answers contain no labels; name a file that has them by --outcomes "
+                "FILE, with the columns custom_id (or id) and label"
             )
         if compared and (options.verbalised is not None or not any(a.right for a in answers)):
             raise PredictionsError(
-                f"{file.where}: the answers are longer than the labels, so that whole texts can't "
-                "tell which are right; say it in --outcomes by a column 'correct' of 0 and 1"
+                f"{file.where}: the answers are longer than the labels, so comparing texts "
+                "can't show which are right; give a column 'correct' of 0 and 1 in --outcomes"
             )
         if compared:
             table.notes.append("An answer is right where its whole text is the label, in any case.")

@@ -61,8 +61,8 @@ def logs_at(where: str) -> Found:
     for number, (place, _, names) in enumerate(os.walk(where)):
         if number >= MOST_FOLDERS:
             raise PredictionsError(
-                f"{where}: holds more than {MOST_FOLDERS} folders, in which no log is looked for; "
-                "name the folder that holds the files"
+                f"{where}: holds more than {MOST_FOLDERS} folders, too many to search for "
+                "logs; name the folder that holds the files"
             )
         files += (os.path.join(place, name) for name in names if name.endswith(LOG_EXTENSIONS))
     files.sort()
@@ -89,7 +89,7 @@ def _format_of(file: LogFile) -> LogFormat | None:
     if len(claims) > 1:
         raise PredictionsError(
             f"{file.where}: could be a log of {listed([LOG_FORMATS[c].tool for c in claims])}; "
-            "uninstall the plug-in that takes it for its own"
+            "uninstall the plug-in that claims it wrongly"
         )
     return LOG_FORMATS[claims[0]] if claims else None
 

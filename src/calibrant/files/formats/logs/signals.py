@@ -129,8 +129,8 @@ def check_not_all_alike(values: FloatArray, where: str) -> None:
     """Raise `PredictionsError` where all log-probabilities are 0: the model gave none."""
     if values.size and not values.any():
         raise PredictionsError(
-            f"{where}: all log-probabilities are 0, so that the model gave none; a confidence of 1 "
-            "that a tool makes of them is none either"
+            f"{where}: all log-probabilities are 0, because the model gave none; a confidence "
+            "of 1 computed from them means nothing"
         )
 
 

@@ -85,26 +85,26 @@ def compare(
 ) -> Comparison:
     """Fit each method on `fit`, apply it to `test` and measure it there.
 
-    Of `Shards` it compares uniform samples of 100 000 rows, and says so: paired differences need
-    every row under every method.
+    From `Shards` it draws uniform samples of 100 000 rows, and says so, because paired differences
+    need every row under every method.
 
-    All methods are measured on the same bootstrap resamples, so their differences are paired. On
-    several cores so many methods are worked on at a time, as far as memory allows. Results are the
-    same as one after the other; a method's times are then seconds of the processor.
+    All methods are measured on the same bootstrap resamples, so their differences are paired. With
+    several cores, as many methods run at a time as memory allows. The results are the same as one
+    after the other; the times of a method are then processor seconds.
 
     Args:
-        methods: names or unfitted calibrators, or ``"all"``; of a log whose classes are positions
-            of choices all without a number a class.
+        methods: names or unfitted calibrators, or ``"all"``. In a log whose classes are positions
+            of choices, "all" leaves out methods that learn a number for each class.
         fit: rows to fit on, in memory or in many files. They should share no row with `test`.
         test: rows to measure on.
-        metrics: as `evaluate` takes them; what the verdict rests on is measured in any case.
+        metrics: as `evaluate` takes them; the metric that the verdict needs is always measured.
         rank_by: the metric to rank by; the verdict doesn't depend on it.
         margin: difference in NLL that doesn't matter: the verdict names the simplest method within
             it.
         resamples: bootstrap resamples; None for as many as `evaluate` takes.
         level: nominal coverage of all intervals.
         seed: of the resamples, and of the samples of many files.
-        engine, skip_broken: as `evaluate` takes them; what is left out is warned of.
+        engine, skip_broken: as `evaluate` takes them; a warning names the files left out.
         watch: called with a `Progress` as files are done, and before each method, in their order,
             with its name.
 

@@ -67,7 +67,7 @@ class Comparison(Drawn):
         rank_by: the metric that ranks.
         methods: sorted by it, best first.
         skipped: method to the reason why it could not take part.
-        network: the test rows before recalibration, and what `evaluate` was told.
+        network: the test rows before recalibration, and the arguments of `evaluate`.
         verdict: which method to use, and why; see `calibrant.comparison.verdict` for the rule.
 
     Examples:
@@ -129,7 +129,7 @@ class Comparison(Drawn):
     def may_be_best(self) -> dict[str, list[str]]:
         """Metric to the names of the methods that may be the best in it, best first.
 
-        Each set holds the truly best of these methods with the level of the intervals.
+        Each set contains the truly best method with the probability of the intervals' level.
         """
         return {metric: list(names) for metric, names in self.verdict.may_be_best.items()}
 
@@ -140,15 +140,15 @@ class Comparison(Drawn):
 
     @property
     def uncalibrated(self) -> ComparedMethod | None:
-        """The network's own confidences, if they took part."""
+        """The network's own confidences, if `none` was compared."""
         return next((method for method in self.methods if method.name == UNCALIBRATED), None)
 
     @cached_property
     def before(self) -> Evaluation:
         """The network's own confidences, measured as the methods were.
 
-        If they took no part, metrics of whole probability vectors are missing, and where hardly
-        any row is wrong intervals don't reach as far as errors that can't be excluded.
+        If `none` wasn't compared, metrics of whole probability vectors are missing, and with hardly
+        any wrong rows the intervals are too narrow.
         """
         if self.network.sample is None:
             return self[UNCALIBRATED].evaluation
@@ -164,16 +164,16 @@ class Comparison(Drawn):
 
     @property
     def best_calibrated(self) -> ComparedMethod | None:
-        """The best method but for the network's own confidences, if one took part."""
+        """The best method other than `none`, if there is one."""
         return next((method for method in self.methods if method.name != UNCALIBRATED), None)
 
     @property
     def tied_with_best(self) -> list[str]:
-        """Names of the others that can't be told from the best, all comparisons considered."""
+        """Names of the methods that may be as good as the best, corrected for all comparisons."""
         return self.tied_by(self.rank_by)
 
     def tied_by(self, metric: str) -> list[str]:
-        """Return the names of the others that can't be told from the best by any metric."""
+        """Return the names of the methods that may be as good as the best by a metric."""
         differences, best = self.differences_by(metric), self.best_by(metric)
         return [
             name
@@ -191,7 +191,8 @@ class Comparison(Drawn):
         return str(self.verdict) if len(self.methods) > 1 else self.ranking()
 
     def ranking(self, metric: str | None = None) -> str:
-        """Return who is best by the metric that ranks or by another, in one or two sentences."""
+        """Return which method is best by a metric (by default `rank_by`), in one or two
+        sentences."""
         metric = metric or self.rank_by
         best = self[self.best_by(metric)]
         tied = self.tied_by(metric) if len(self.methods) > 1 else None
@@ -241,10 +242,10 @@ class Comparison(Drawn):
         return self._best[metric]
 
     def shown(self) -> list[ComparedMethod]:
-        """Return the methods to choose from: of few methods all of them.
+        """Return the methods to choose from; if there are few, all of them.
 
-        Of many these are the recommended one, the best one, `none`, the verdict's alternatives, and
-        of each family the best in the score that decides.
+        If there are many, these are the recommended method, the best one, `none`, the verdict's
+        alternatives, and the best of each family in the score that decides.
         """
         if len(self.methods) <= MOST_SHOWN:
             return self.methods

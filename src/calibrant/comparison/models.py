@@ -328,15 +328,15 @@ def compare_models(
 ) -> ModelComparison:
     """Return which of several networks to use, with which map, measured on the same rows.
 
-    Each network is measured as it is and with each map; maps are fitted to other parts of the rows
-    (see `calibrant.posthoc.cross_validated`), so it takes as many fits as folds for each network
-    and map. All are measured on the same resamples.
+    Each network is measured as it is and with each map. Maps are cross-validated on these rows (see
+    `calibrant.posthoc.cross_validated`), so each network and map takes as many fits as there are
+    folds. All are measured on the same resamples.
 
     Args:
         models: name to predictions, of the same rows in the same order.
         methods: maps, by name or as unfitted calibrators.
         metrics: as `evaluate` takes them; accuracy, ECE and the score that decides in any case.
-        folds: parts that the rows are held out in.
+        folds: number of parts of the rows in the cross-validation.
         resamples, level, seed: as `evaluate` takes them.
         watch: called with a `Progress` as each fold begins.
 

@@ -309,8 +309,8 @@ def compare_over(
     """Compare methods on several data sets, each split anew for every seed.
 
     Args:
-        datasets: name to predictions that are split, or to a pair: rows to fit on and rows to
-            measure on. A pair is measured once, since no seed changes it.
+        datasets: name to predictions, which are split, or to a pair of rows to fit on and rows to
+            measure on. A pair isn't split, so it is measured once.
         methods: as `compare` takes them.
         seeds: of the splits.
         fit_size: rows to fit on, or a fraction below 1.

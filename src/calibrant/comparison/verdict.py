@@ -296,7 +296,7 @@ def decide(methods: Sequence[ComparedMethod], level: float, margin: float = MARG
 
     Args:
         methods: at least one, with evaluations on the same resamples.
-        level: probability that each set of best methods holds the truly best one.
+        level: probability that each set of best methods contains the truly best one.
         margin: difference in the score that doesn't matter, in its unit.
 
     Raises:

@@ -158,7 +158,7 @@ class AppliedTwiceWarning(CalibrationWarning):
 
 
 class MisreadWarning(CalibrationWarning):
-    """Rows look like what they aren't taken for, such as labels that belong to other rows.
+    """Rows may have been misread, such as labels that belong to other rows.
 
     Examples:
         >>> import warnings
@@ -192,7 +192,7 @@ class PlugInWarning(UserWarning):
 class CalibrantDeprecationWarning(FutureWarning):
     """A name, argument or option will go; the message says when, and what to write instead.
 
-    Python shows it by default: whoever runs the code is who has to change it.
+    Python shows it by default, because the person who runs the code has to change it.
 
     Examples:
         >>> import warnings

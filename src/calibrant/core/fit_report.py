@@ -22,9 +22,9 @@ class FitReport:
         value: its final value (NaN where there is none).
         iterations: steps of the optimiser.
         converged: whether it reached its tolerance.
-        notes: whatever a user should know, such as a bound that was hit.
-        worth: what the fit gains on rows it hasn't seen (`calibrant.posthoc.cross_validated`), as
-            JSON has it; None where nobody measured it.
+        notes: what a user should know, such as a bound that the fit reached.
+        worth: the gain of the fit on held-out rows (`calibrant.posthoc.cross_validated`), as in
+            JSON; None if it wasn't measured.
 
     Examples:
         >>> import calibrant as cb

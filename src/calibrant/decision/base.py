@@ -157,16 +157,16 @@ def mean_of(
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Decision(Drawn):
-    """What is done with the calibrated probabilities of a row, found on rows with labels.
+    """A rule that decides what to do with a row by its calibrated probabilities.
 
     Class attributes:
         rule: its name in files and on the command line.
 
     Attributes:
-        calibrator: the fitted calibrator whose probabilities it reads.
-        source: the rows that it was found on; n: their number.
+        calibrator: the fitted calibrator that gives the probabilities.
+        source: the labelled rows on which the rule was found; n: their number.
         clusters: number of clusters among them; None where rows are independent.
-        notes: what a reader should know besides.
+        notes: other things that a user should know.
 
     Examples:
         >>> import calibrant as cb
@@ -185,7 +185,7 @@ class Decision(Drawn):
 
     @property
     def decides(self) -> bool:
-        """Whether there is anything to decide of new rows."""
+        """Whether the rule can decide anything about new rows."""
         return True
 
     def fault(self) -> str | None:
@@ -194,28 +194,29 @@ class Decision(Drawn):
 
     @abstractmethod
     def promise(self) -> str:
-        """Return what it promises of new rows, and under which conditions."""
+        """Return the promise about new rows, and its conditions."""
 
     @abstractmethod
     def outputs(self, xp: Any, probs: Array, confidence: Array) -> dict[str, Array]:
-        """Return what it decides as a pure function of arrays, for graphs and programs.
+        """Return the decisions as a pure function of arrays, for graphs and programs.
 
         Args:
             xp: the namespace of the arrays.
-            probs: (N, K) calibrated probabilities; of one number a row (N, 2), wrong and right.
+            probs: (N, K) calibrated probabilities; if rows have one number each, (N, 2), wrong and
+                right.
             confidence: (N,) of the predicted class.
         """
 
     @property
     def promised(self) -> float | None:
-        """The risk that is promised of new rows; None where there is none to watch."""
+        """The risk that is promised for new rows; None if there is none to watch."""
         return None
 
     def watched(self, calibrated: Predictions) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return (N,) which rows the promise is about, and which of these keep it.
+        """Return (N,) which rows the promise covers, and which of these keep it.
 
         Raises:
-            InputError: nothing is promised that rows could show.
+            InputError: the decision makes no promise that rows can show.
         """
         raise InputError(
             f"a decision by {self.rule} makes no promise about new rows that could be watched; "
@@ -224,25 +225,25 @@ class Decision(Drawn):
 
     @property
     def beside(self) -> str | None:
-        """The column beside rows that it needs to decide of them; None for none."""
+        """The name of the additional column that the rule needs; None if it needs none."""
         return None
 
     @abstractmethod
     def columns(
         self, calibrated: Predictions, groups: Array | None = None
     ) -> dict[str, NDArray[Any]]:
-        """Return what it decides of rows with calibrated probabilities, (N,) columns by name.
+        """Return the decisions for rows with calibrated probabilities, (N,) columns by name.
 
         Args:
             calibrated: the rows; groups: (N,) values of the column `beside`, where there is one.
         """
 
     def of_rows(self, rows: Predictions, groups: Array | None = None) -> dict[str, NDArray[Any]]:
-        """Return what it decides of rows as the calibrator takes them, labelled or not.
+        """Return the decisions for rows that aren't calibrated yet, with labels or without.
 
         Args:
             rows: as the calibrator takes them.
-            groups: (N,) values of the column of a decision by groups of one; None of any other.
+            groups: (N,) values of the column, for a decision by groups of a column; otherwise None.
         """
         return self.columns(self.calibrator.apply_predictions(rows), groups)
 
@@ -258,8 +259,8 @@ class Decision(Drawn):
     ) -> Any:
         """Return calibrator and decision as one ONNX model; see `Calibrator.to_onnx`.
 
-        Beside its outputs stand those of the decision, with numbers where `columns` has names:
-        ``answer`` or ``called`` (N,); ``set`` (N, K), whether each class is in it, and
+        The outputs of the decision come after those of the calibrator, with numbers where `columns`
+        has names: ``answer`` or ``called`` (N,); ``set`` (N, K), whether each class is in it, and
         ``set_size``; ``decision``, K for handing over, ``answer`` and ``cost``.
 
         Examples:

@@ -138,19 +138,19 @@ class CostDecision(Decision):
     """For each row the decision of least expected cost.
 
     Attributes:
-        costs: (K, D) cost of each decision where a class is true: K classes to answer with and,
-            where there is one more column, handing over. Of one number a row the classes are
-            "wrong" and "right", and the decisions to answer and to hand over.
-        cost: mean cost a row, with its interval; expected: what the probabilities say that it is.
+        costs: (K, D) cost of each decision for each true class. The decisions are the K classes to
+            answer with and, if D is K + 1, handing over. If rows have one number each, the classes
+            are "wrong" and "right", and the decisions are to answer and to hand over.
+        cost: mean cost of a row, with its interval; expected: the mean cost by the probabilities.
         before: mean cost of answering every row with the predicted class.
-        saved: how much less it costs than that, with the interval of the paired difference.
+        saved: that minus the cost, with the interval of the paired difference.
         answered: share of rows that are answered.
         level: coverage of the intervals.
-        miscalibration: how much more the rule costs by the probabilities as the model said them,
-            paired; None where it said scores that aren't probabilities.
-        benefit: columns of the net benefit over thresholds, and of what it is by the probabilities
-            as the model said them; see `calibrant.decision.cost`.
-        of: the class that it is of; None where it is of being right.
+        miscalibration: how much more the same rule costs with the uncalibrated probabilities,
+            paired; None if the model gives scores that aren't probabilities.
+        benefit: columns of the net benefit over thresholds, with the calibrated and the
+            uncalibrated probabilities; see `calibrant.decision.cost`.
+        of: the class of the net benefit; None if the event is that the predicted class is right.
 
     Examples:
         >>> import calibrant as cb

@@ -140,37 +140,42 @@ def decide(
     level: float = DEFAULT_LEVEL,
     seed: int = 0,
 ) -> RiskDecision | CostDecision | SetDecision:
-    """Find what is done with calibrated rows, by one rule, and what is promised of it.
+    """Find what to do with calibrated rows, by one rule, and what can be promised.
 
-    - ``risk``: answer the rows above the lowest confidence at which at most so many answers are
-      wrong, with a confidence of `sure` (learn-then-test by fixed sequence over a fixed grid of
-      thresholds: exact binomial tests; bets on the units of rows with weights or in clusters).
-      With ``loss``, the mean of a loss of the answered rows is promised in place of their errors.
-    - ``precision`` or ``recall``: call rows of one class so, by its probability, with so much of
-      either, promised in the same way. Precision takes the lowest threshold, recall the highest.
-    - costs: make the decision of least expected cost, of classes and perhaps handing over.
-    - ``cover``: name a set of classes that holds the true one so often (split conformal).
+    - ``risk``: answer the rows above the lowest confidence at which at most this share of the
+      answers is wrong, with probability `sure` (learn-then-test by fixed sequence over a fixed grid
+      of thresholds: exact binomial tests; bets on the units of rows with weights or in clusters).
+      With ``loss``, the promise is about the mean loss of the answered rows instead of their
+      errors.
+    - ``precision`` or ``recall``: assign rows to one class if its probability reaches a threshold,
+      with a precision or recall that is promised in the same way. Precision takes the lowest such
+      threshold, recall the highest.
+    - costs: choose the class, or handing over, with the least expected cost.
+    - ``cover``: give each row a set of classes; this share of the sets contains the true class
+      (split conformal).
 
-    The rows must be others than those that the calibrator was fitted to. A calibrator that isn't
-    fitted, or the name of a method, is fitted to one half of the rows, and the threshold found on
-    the other; clusters stay whole. Of many files a risk, a precision or a recall keeps one number a
-    row, the other rules all probabilities.
+    The rows must not be the rows that the calibrator was fitted to. An unfitted calibrator, or the
+    name of a method, is fitted to one half of the rows, and the threshold is found on the other
+    half; clusters stay whole. For many files, a risk, a precision or a recall keeps one number for
+    each row in memory, and the other rules keep all probabilities.
 
     Args:
         calibrator: fitted, or what is to be fitted.
         rows: with labels, of the kind that the calibrator takes.
         risk: error rate among answered rows, a fraction.
-        loss: (N,) loss of each row, from 0 to 1, or a function that gives it of calibrated rows.
-        precision: share of the rows called so that are of the class; recall: share of the rows of
-            the class that are called so; fractions.
-        of: that class, by number or name; of two classes the second by default. With costs the
-            class of the net benefit; of more than two classes that of being right by default.
-        sure: how often, over sets of rows like these, such a promise is to hold; a fraction.
-        costs: (K, K) what it costs to answer with a class (columns) where another is true (rows).
-        error_cost: the same for every error, in place of that; 1 if neither is given.
-        hand_over_cost: what it costs not to answer; None where every row is answered.
-        cover: share of sets that are to hold the true class, a fraction.
-        score: by which sets are made: ``"lac"``, ``"aps"`` or ``"raps"``.
+        loss: (N,) loss of each row, from 0 to 1, or a function that computes it from calibrated
+            rows.
+        precision: share of the rows assigned to the class that belong to it; recall: share of the
+            rows of the class that are assigned to it; fractions.
+        of: that class, by number or name; by default the second of two. With costs, the class of
+            the net benefit; with more than two classes, by default the event that the predicted
+            class is right.
+        sure: probability that the promise holds, over sets of rows like these; a fraction.
+        costs: (K, K) cost of answering with a class (column) if another one (row) is true.
+        error_cost: one cost for every error, instead of `costs`; 1 if neither is given.
+        hand_over_cost: cost of not answering; None if every row is answered.
+        cover: share of the sets that should contain the true class, a fraction.
+        score: the score that makes the sets: ``"lac"``, ``"aps"`` or ``"raps"``.
         level: coverage of intervals.
         seed: of the halves, and of the order of bets.
 
@@ -365,12 +370,13 @@ def decide_by(
         rows: with labels.
         groups: (N,) values, a group for each, or ``"predicted"``, ``"confidence"``, ``"margin"``.
         risk: error rate among answered rows of each group, a fraction.
-        loss: (N,) loss of each row, whose mean is promised in place of errors; see `decide`.
-        precision, recall: of a class in each group, in place of it; of: that class.
-        cover: in place of these, the share of sets of each group that are to hold the true class.
+        loss: (N,) loss of each row; the promise is about its mean instead of errors, see `decide`.
+        precision, recall: of one class in each group, instead of a risk; of: that class.
+        cover: instead of these, the share of the sets in each group that should contain the true
+            class.
         score: by which sets are made.
-        sure: how often, over sets of rows like these, the promise is to hold for all groups.
-        by: the name of the column that values are of, which new rows need as well.
+        sure: probability that the promise holds for all groups, over sets of rows like these.
+        by: the name of the groups' column; new rows need this column too.
         level: coverage of intervals.
         seed: of bets and halves.
 

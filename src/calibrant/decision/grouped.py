@@ -40,12 +40,14 @@ class GroupedDecision(Decision):
 
     Attributes:
         by: what the groups are, or the name of their column.
-        kind: what the group of a new row is read from: its predicted class, its confidence or
-            margin, or a column beside it.
+        kind: what gives the group of a new row: its predicted class, its confidence or margin, or
+            an additional column.
         groups: the decision of each group, by name.
-        cuts: where each group of confidences or margins but the first begins; empty of others.
-        too_small: groups that are left out, with their number of rows; needed: how many it takes.
-        wanted: the risk, or the coverage of sets; sure: how often all groups are to keep it.
+        cuts: where each group of confidences or margins begins, except the first; empty for other
+            groups.
+        too_small: groups that are left out, with their number of rows; needed: rows that a group
+            needs.
+        wanted: the risk, or the coverage of sets; sure: probability that all groups keep it.
         level: coverage of the intervals.
 
     Examples:
@@ -87,7 +89,7 @@ class GroupedDecision(Decision):
 
     @property
     def decides(self) -> bool:
-        """Whether there is anything to decide of new rows, in any group."""
+        """Whether the rule can decide anything about new rows, in any group."""
         return any(each.decides for each in self.groups.values())
 
     def fault(self) -> str | None:
@@ -124,7 +126,7 @@ class GroupedDecision(Decision):
         return found
 
     def headline(self) -> str:
-        """Return how many groups are decided on, and the ends of what they get."""
+        """Return how many groups have a decision, and the range of their results."""
         many = counted(len(self.groups), "group")
         size = {name: share.value for name, (share, _) in self.measured.items()}
         low, high = min(size, key=lambda n: size[n]), max(size, key=lambda n: size[n])
@@ -245,7 +247,7 @@ class GroupedDecision(Decision):
     def columns(
         self, calibrated: Predictions, groups: Array | None = None
     ) -> dict[str, NDArray[Any]]:
-        """Return what the rule of its group makes of each row, (N,) columns by name."""
+        """Return the decision of each row by the rule of its group, (N,) columns by name."""
         limits = self._limits[self._member(calibrated, groups)]
         first = self._first
         if isinstance(first, SetDecision):

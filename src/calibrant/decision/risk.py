@@ -62,21 +62,24 @@ class RiskDecision(Decision):
     """Answer the rows above a threshold, so that few of the answers are wrong.
 
     Attributes:
-        risk: error rate among answered rows that isn't to be passed.
-        sure: how often that is to hold, over sets of rows to decide on.
-        threshold: rows of this confidence or more are answered; None if none may be.
-        coverage: share of rows that are answered; error: error rate among them. Both of the rows
-            that it was found on, with intervals; the error without the guarantee's correction.
-        more: so many times as many rows of this kind would give about this coverage.
-        reachable_from: about how many rows it takes to answer any, where none may be; None if not
-            even a hundred times as many will do.
+        risk: highest error rate allowed among answered rows.
+        sure: probability that this holds, over sets of rows on which the threshold is found.
+        threshold: rows with at least this confidence are answered; None if no row may be answered.
+        coverage: share of rows that are answered; error: error rate among them. Both are measured
+            on the rows on which the threshold was found, with intervals; the error is not corrected
+            for the search.
+        more: for several multiples of the number of rows, about the coverage that so many rows
+            would give.
+        reachable_from: if no row may be answered, about how many rows it would take; None if a
+            hundred times as many are too few.
         reachable_between: ends of its 80 % interval, from resampled rows; None for more than a
             hundred times as many.
-        lowest_risk: the lowest risk at which these rows allow answers, where none may be given at
-            `risk`; None if there is none.
+        lowest_risk: if no row may be answered at `risk`, the lowest risk at which some may; None if
+            there is none.
         lowest_between: ends of its 80 % interval, from resampled rows; None for no risk.
         curve: thresholds with the coverage, the error rate and the upper bound of the risk there.
-        measure: what the risk is of: errors, a loss, 1 - the precision or the recall of a class.
+        measure: what the risk measures: errors, a loss, or 1 minus the precision or the recall of a
+            class.
         of: that class, by its number.
 
     Examples:
@@ -155,7 +158,7 @@ class RiskDecision(Decision):
         return f"{of} of {percent_asked(self.risk)} % {sure}"
 
     def headline(self) -> str:
-        """Return what is answered, or from how many rows on something could be."""
+        """Return which rows are answered, or how many rows it would take to answer any."""
         if self.threshold is not None:
             what = {
                 "error": f"{self.error} of them are wrong",

@@ -69,19 +69,19 @@ def conformal_quantile(scores: FloatArray, cover: float) -> float:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class SetDecision(Decision):
-    """For each row a set of classes that holds the true one, as often as promised.
+    """For each row a set of classes that contains the true class as often as promised.
 
     Attributes:
-        cover: how often; score: ``"lac"``, ``"aps"`` or ``"raps"``.
+        cover: the promised share; score: ``"lac"``, ``"aps"`` or ``"raps"``.
         quantile: classes of a score up to it are in the set.
-        counted: rows that it comes from; of each cluster one.
-        coverage, size: share of sets that hold the true class and mean number of classes, each half
-            of the rows by the quantile of the other, with intervals.
-        range_low, range_high: ends of the range that the coverage of such a quantile has, over sets
-            of as many rows, if no scores tie.
+        counted: number of rows that the quantile comes from, one for each cluster.
+        coverage, size: share of sets that contain the true class, and mean number of classes, with
+            intervals. Each half of the rows is measured with the quantile of the other half.
+        range_low, range_high: range of the coverage over other sets of as many rows, if no scores
+            tie.
         by_class: for each class its number, rows, coverage with its ends, mean size with its ends.
-        by_size: for each size of a set, the last of them and all above, rows and coverage with its
-            ends.
+        by_size: for each size of a set its rows and coverage with its ends; the last line has all
+            larger sets too.
         level: coverage of the intervals and of that range.
 
     Examples:
@@ -157,10 +157,10 @@ class SetDecision(Decision):
 
     @property
     def promised(self) -> float:
-        """The share of sets without the true class that a quantile of so many rows may come to.
+        """The highest share of sets without the true class that is within the stated range.
 
-        That is the upper end of the range that is stated: half of all quantiles miss a little more
-        often than was asked for, and no change of the world is behind that.
+        Half of all quantiles miss the true class a little more often than was asked for, by chance
+        and not because the rows have changed; so the promise is watched at this end of the range.
         """
         return 1 - self.range_low
 

@@ -411,10 +411,10 @@ def _folded(blocks: dict[int, CellSample]) -> dict[int, CellSample]:
 
 
 def merge(first: Sample, second: Sample) -> CellSample:
-    """Return the rows of both in cells; it doesn't matter which comes first.
+    """Return the rows of both samples in cells; their order doesn't matter.
 
     Raises:
-        InputError: they are samples of other things.
+        InputError: the samples have different metrics, classes or settings.
 
     Examples:
         >>> import numpy as np
@@ -430,10 +430,10 @@ def merge(first: Sample, second: Sample) -> CellSample:
 
 
 def in_cells(sample: Sample) -> CellSample:
-    """Return a sample in cells, all that any number of its rows need in memory.
+    """Return the sample as counts in cells, whose size in memory doesn't grow with the rows.
 
     Raises:
-        InputError: of rows in clusters, or of the sample that a result keeps.
+        InputError: the rows are in clusters, or the sample is that of a result.
 
     Examples:
         >>> import calibrant as cb

@@ -57,7 +57,7 @@ def evaluate(
 ) -> Evaluation:
     """Measure predictions: each metric with a bootstrap interval and, where it has one, the floor.
 
-    Of `Shards` it takes one pass over the files, in bounded memory. The numbers then don't depend
+    For `Shards` it makes one pass over the files, in bounded memory. The numbers then don't depend
     on how the rows are split into files, on the engine, or on the number of its workers.
 
     Args:
@@ -65,20 +65,20 @@ def evaluate(
             (N, K) array of probabilities (not logits; for those pass
             ``Predictions.from_logits(logits, labels)``).
         labels: (N,) true classes, with an array.
-        sample_weight: (N,) how much each row counts, with an array; whole numbers count rows, of
-            others only the ratios matter.
+        sample_weight: (N,) how much each row counts, with an array; whole numbers count rows; of
+            other weights only the ratios matter.
         clusters: (N,) names of clusters, whose rows aren't independent of one another, with an
-            array; with `Shards` the column that names them, None for the one they are read with;
-            of more than 512 some are put together. Intervals, floors and p-values then resample
-            whole clusters.
-        metrics: names of metrics, or ``"all"``; the seven of `CORE_METRICS` for None, and of binary
-            predictions also those of the positive class.
+            array. With `Shards`, the column that names them; None takes the column that they are
+            read with, and more than 512 clusters are merged. Intervals, floors and p-values then
+            resample whole clusters.
+        metrics: names of metrics, or ``"all"``; None for the seven of `CORE_METRICS`, with those of
+            the positive class for binary predictions.
         resamples: bootstrap resamples, and simulated calibrated data sets; None for 1 000, or fewer
             for more than 100 000 rows in memory, but at least 100.
         level: nominal coverage of the intervals, in (0, 1).
         seed: the same seed gives the same intervals, and pairs them over calibrators.
-        engine: who reads `Shards`; processes on all cores for None. Rows in memory need nobody.
-        skip_broken: leave out files that turn out broken, and say so in the result.
+        engine: what reads `Shards`; None for processes on all cores. Rows in memory don't use it.
+        skip_broken: leave out files that can't be read, and name them in the result.
         watch: called with a `Progress` as files are done; rows in memory are one step.
 
     Raises:

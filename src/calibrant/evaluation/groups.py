@@ -89,17 +89,17 @@ class GroupedEvaluation(Drawn):
     Attributes:
         source: where the rows came from.
         by: what the groups are.
-        metric: name of the metric that leads: the first that was asked for.
+        metric: name of the leading metric, the first one that was asked for.
         groups: evaluation of each group, by name.
         skipped: group name to the reason why it was not measured.
-        p_adjusted: group name to the chance that any calibrated group would stand out as much, all
-            groups considered (see `Family`). Empty for groups by true label, where
-            calibrated confidences have no floor (a model doesn't know the label), and for a leading
-            metric without one.
-        least_p: the least that an adjusted p-value can be: 1 / (1 + simulated data sets).
-        shards: of many files how many were read; None for rows in memory.
+        p_adjusted: group name to the probability that any of the groups would differ as much if all
+            were calibrated (see `Family`). Empty for groups by true label and for a leading metric
+            without a floor: within a true label even calibrated confidences differ from the
+            accuracy.
+        least_p: the smallest possible adjusted p-value, 1 / (1 + simulated data sets).
+        shards: number of files that were read; None for rows in memory.
         broken: files that were left out, with the reason.
-        members: of rows in memory the numbers of each group's rows, by its name.
+        members: group name to the numbers of its rows, for rows in memory.
 
     Examples:
         >>> import calibrant as cb
@@ -134,7 +134,7 @@ class GroupedEvaluation(Drawn):
         return HEADINGS.get(self.by, self.by)
 
     def results(self, metric: str | None = None) -> dict[str, MetricResult]:
-        """Return one metric's result in every group, of the leading metric if None."""
+        """Return the result of a metric in every group; None for the leading metric."""
         return {name: group[metric or self.metric] for name, group in self.groups.items()}
 
     @property
@@ -163,7 +163,7 @@ class GroupedEvaluation(Drawn):
         )
 
     def as_table(self) -> Table:
-        """Return the table that it prints, a group a row; of very many the worst first."""
+        """Return the printed table, a row for each group; of very many the worst first."""
         results = self.results()
         names = list(results)
         if len(names) > PRINTED_GROUPS:
@@ -225,16 +225,16 @@ def evaluate_by(
 ) -> GroupedEvaluation:
     """Measure predictions within groups of rows.
 
-    Groups of `Shards` by margin or confidence take one pass more over the files, to find where they
-    begin.
+    For `Shards`, groups by margin or confidence take one more pass over the files, to find where
+    the groups begin.
 
     Args:
         predictions: a `Predictions`, the files of `Shards`, or an (N, K) array of probabilities
             (not logits).
         groups: ``"predicted"`` or ``"label"``, a group for each class; ``"margin"`` (largest minus
-            second largest logit) or ``"confidence"``, a group for each quantile, rows of equal
-            value together; or an (N,) column, a group for each distinct value, of `Shards` its
-            name.
+            second largest logit) or ``"confidence"``, a group for each quantile, with rows of equal
+            value together; or an (N,) column (its name for `Shards`), a group for each distinct
+            value.
         labels: (N,) true classes, with an array.
         sample_weight, clusters: as `evaluate` takes them, with an array.
         metrics: as `evaluate` takes them, the first one leads; None for `GROUP_METRICS`.
@@ -336,7 +336,7 @@ def evaluate_labels(
     seed: int = 0,
     watch: Watcher | None = None,
 ) -> GroupedEvaluation:
-    """Measure each of many labels by itself; `evaluate` pools them, with rows for clusters.
+    """Measure each of many labels by itself; `evaluate` pools them, with each row as a cluster.
 
     Args:
         predictions: from `Predictions.from_many_labels`.
@@ -349,7 +349,7 @@ def evaluate_labels(
         watch: called with a `Progress` before each label.
 
     Raises:
-        PredictionsError: there are no many labels.
+        PredictionsError: the rows don't have many labels.
         InputError: what `evaluate` refuses.
 
     Examples:

@@ -210,17 +210,18 @@ def multicalibration(
     draws: int | None = None,
     seed: int = 0,
 ) -> Multicalibration:
-    """Find the group of rows that is furthest from calibrated, among those of all columns.
+    """Find the worst calibrated group of rows among the groups of all columns.
 
-    Of binary predictions it is about the probability of the positive class, of others about the
+    For binary predictions it measures the probability of the positive class, otherwise the
     confidence in the predicted class.
 
     Args:
-        predictions: with labels. Clusters are heeded: outcomes of a cluster are simulated to be as
-            alike as they are. Of many files one number a row is kept, and its groups.
+        predictions: with labels. If rows have clusters, simulated outcomes within a cluster
+            correlate as the measured ones do. For many files one number for each row is kept in
+            memory, with its groups.
         groups: columns by name: (N,) values, or what `evaluate_by` takes for a kind of group, such
-            as ``"predicted"``; labels aren't known to a model, and make no groups here. Of many
-            files any other text names a column of them.
+            as ``"predicted"``. True labels can't be groups, because a model doesn't know them. For
+            many files any other text is the name of a column.
         pairs: whether groups of two columns are looked at as well.
         min_rows: smaller groups are left out, and named.
         draws: simulated calibrated data sets; None for 1 000, fewer of more than 100 000 rows.

@@ -79,18 +79,18 @@ def rows_needed(
     weights: FloatArray | None = None,
     design_effect: float | None = None,
 ) -> SampleSize:
-    """Return how many rows tell a model of calibration error `ece` from a calibrated one.
+    """Return how many rows it takes to distinguish an error of `ece` from perfect calibration.
 
-    The model is taken to be overconfident by the same amount everywhere, as far as a probability
-    can be: P(right | c) = max(c - shift, 0), with `shift` such that the mean gap is `ece`. Its
+    The model is assumed to be overconfident by the same amount everywhere, as far as probabilities
+    allow: P(right | c) = max(c - shift, 0), with `shift` such that the mean gap is `ece`. Its
     confidences are drawn from the given ones. For a number of rows, the ECE of 10 000 calibrated
     data sets gives the threshold of the test and that of 10 000 miscalibrated ones its power. This
-    is done for numbers of rows a factor of 1.2 apart; a rising curve through their powers says how
-    many rows reach the wanted one, give or take 2 % with another seed.
+    is done for numbers of rows a factor of 1.2 apart. A rising curve through their powers gives the
+    number of rows that reaches the wanted power, to about 2 % whatever the seed.
 
-    The answer holds for confidences like the given ones. Those of an overconfident model pile up
-    near 1, where noise is small, so fewer rows will do; to plan the check of a recalibrated model,
-    pass the recalibrated confidences.
+    The answer holds for confidences like the given ones. An overconfident model has many
+    confidences near 1, where noise is small, so it needs fewer rows. To plan the check of a
+    recalibrated model, pass the recalibrated confidences.
 
     Args:
         rows: (N,) confidences typical of the model; or such predictions, files or a sample of them.
@@ -99,9 +99,9 @@ def rows_needed(
         significance: chance of a false alarm.
         seed: of the simulation.
         weights: (N,) how much each of the confidences counts.
-        design_effect: how many rows with weights, or in clusters, are worth an independent one; the
-            answer is so many times that for independent rows. None for what predictions show
-            (n / effective_rows), and for 1 of confidences.
+        design_effect: how many rows with weights, or in clusters, are worth one independent row;
+            the answer for independent rows is multiplied by it. None takes it from the predictions
+            (n / effective_rows), or 1 for bare confidences.
 
     Raises:
         InputError: an argument out of range.

@@ -66,10 +66,11 @@ class MetricResult:
         high: upper end.
         floor: expected value if the confidences were perfectly calibrated; None for metrics that
             have no floor.
-        floor_95: 95 % quantile of that; a value below can't be told from perfect at this N.
+        floor_95: 95 % quantile of perfectly calibrated values; a value below it may be noise at
+            this N.
         p_value: share of perfectly calibrated data sets that would show at least this value.
-        replicates: (R,) values on the resamples, paired over calibrators measured with one seed;
-            to seven digits, which `difference_of` knows.
+        replicates: (R,) values on the resamples, to seven digits; paired over calibrators that were
+            measured with the same seed.
 
     Examples:
         >>> import calibrant as cb
@@ -103,8 +104,8 @@ class MetricResult:
     def at_floor(self) -> bool:
         """Whether the value is no more than noise would give calibrated confidences.
 
-        If `metric.omnibus`, the confidences then can't be told from perfect ones; any other metric
-        sees only a part of what may be wrong.
+        If `metric.omnibus`, the confidences may then be perfectly calibrated; any other metric
+        measures only a part of what may be wrong.
         """
         return self.floor_95 is not None and less_rounding(self.value) <= self.floor_95
 
@@ -176,14 +177,14 @@ class Evaluation(Drawn):
         results: by metric name.
         skipped: metric name to the reason why it could not be computed.
         level: nominal coverage of the intervals.
-        sample: the rows that were measured, as far as pictures and sentences read them.
+        sample: the parts of the measured rows that pictures and sentences need.
         clipped_nll_rows: rows whose true class has a probability of nearly 0, which NLL counts as
             1.2e-38.
-        label_names: of many labels what these are called.
-        shards: of many files how many were read; None for rows in memory.
+        label_names: names of the labels, for many labels.
+        shards: number of files that were read; None for rows in memory.
         broken: files that were left out, with the reason.
-        intervals: of many files how resamples were drawn, in a sentence or two.
-        printed: the metrics that the printed table holds; all if there are none.
+        intervals: for many files, how resamples were drawn, in a sentence or two.
+        printed: the metrics of the printed table; if empty, all.
 
     Examples:
         >>> import calibrant as cb
@@ -226,10 +227,10 @@ class Evaluation(Drawn):
 
     @property
     def correlation(self) -> float:
-        """That of the normal numbers behind calibrated outcomes of two rows of a cluster.
+        """Correlation of the normal numbers behind calibrated outcomes of two rows of a cluster.
 
-        See `calibrant.metrics.resampling`. Of many files it is 0: their floors are drawn as if
-        outcomes were independent.
+        See `calibrant.metrics.resampling`. For many files it is 0: their floors assume independent
+        outcomes.
         """
         return self.sample.correlation
 
@@ -240,7 +241,7 @@ class Evaluation(Drawn):
 
     @property
     def effective_rows(self) -> float:
-        """How many independent rows of equal weight would know the mean gap as well.
+        """Number of independent rows of equal weight that would give the mean gap as precisely.
 
         With weights (sum w)^2 / sum w^2; with clusters the number that gives independent rows the
         variance that the mean residual has over clusters, if that is less.
@@ -249,7 +250,7 @@ class Evaluation(Drawn):
 
     @property
     def top(self) -> TopLabel:
-        """The rows sorted by confidence; of many files two weighted ones for each cell of them.
+        """The rows sorted by confidence; for many files two weighted rows for each cell.
 
         Scores that are no probabilities raise `PredictionsError`.
         """
@@ -261,7 +262,7 @@ class Evaluation(Drawn):
         """The scored rows, in the order that they were given.
 
         Raises:
-            InputError: of many files only counts of rows are known.
+            InputError: the result is of many files, which keeps only counts of rows.
         """
         if not isinstance(self.sample, RowSample):
             raise InputError(
@@ -275,9 +276,9 @@ class Evaluation(Drawn):
 
     @property
     def positive(self) -> TopLabel | None:
-        """Of binary predictions the rows sorted by the probability of the positive class.
+        """For binary predictions, the rows sorted by the probability of the positive class.
 
-        It takes the place of the confidence, and being of that class that of being right.
+        This probability takes the place of the confidence, and "is positive" that of "is right".
         """
         return None if self._of_positive is None else self._of_positive.rows
 

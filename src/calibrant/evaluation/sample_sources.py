@@ -47,13 +47,14 @@ def sample_of(
 ) -> Sample:
     """Return what `evaluate` measures: rows in memory, or cells of any number of them.
 
-    Samples of single shards, made anywhere, merge to that of all (`merge`), to the last bit.
+    Samples of single shards, made on any machine, merge to the sample of all (`merge`), to the last
+    bit.
 
     Args:
         predictions: what `evaluate` takes, or one shard of `Shards`.
         labels, sample_weight, clusters: see `evaluate`.
-        metrics: those that the cells of files are to carry.
-        seed: of the blocks that rows are dealt into for metrics of whole rows.
+        metrics: the metrics that the cells of files should support.
+        seed: of the random blocks of rows, for metrics of whole rows.
         engine, skip_broken, watch: see `evaluate`.
 
     Examples:

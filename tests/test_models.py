@@ -146,7 +146,7 @@ def test_top_labels_of_several_networks_are_compared_by_the_loss_of_being_right(
         ),
         (
             cb.Predictions.from_logits(HONEST.logits, HONEST.labels, clusters=np.arange(3000) // 2),
-            "have other clusters",
+            "have different clusters",
         ),
     ],
 )

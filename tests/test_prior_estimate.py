@@ -164,5 +164,5 @@ def test_fit_and_apply_estimate_shares_of_a_file(tmp_path, capsys) -> None:
         app([*apply, "--kept-negatives", "0.1"], standalone_mode=False)
     decision = str(tmp_path / "d.safetensors")
     app(["decide", "svs", str(before), "--cover", "0.9", "--out", decision], standalone_mode=False)
-    with pytest.raises(cb.InputError, match="what a decision promises"):
+    with pytest.raises(cb.InputError, match="the promise of a decision"):
         app(["apply", decision, *apply[2:], "--before", str(before)], standalone_mode=False)

@@ -93,9 +93,9 @@ def test_fit_and_apply_take_a_folder(folder: Path, capsys: pytest.CaptureFixture
         ),
         (
             ["compare", "--fit", "shards", "--test", "shards", "--cluster", "labels"],
-            "only intervals",
+            "for intervals only",
         ),
-        (["fit", "shards", "--out", "t.safetensors", "--cluster", "labels"], "only intervals"),
+        (["fit", "shards", "--out", "t.safetensors", "--cluster", "labels"], "for intervals only"),
         (["measure", "shards", "--engine", "spark"], "engine must be one of processes, dask"),
         (["measure", "nowhere/*.npz"], "no file of predictions goes by this pattern"),
         (["measure", "shards", "--json", "shards/0.npz"], "is read by this command"),

@@ -199,7 +199,7 @@ def test_measure_takes_by_twice(tmp_path, capsys) -> None:
     assert document["groups"][0]["error"] == pytest.approx(expected.worst.error, abs=1e-6)
     app(words, standalone_mode=False)
     assert capsys.readouterr().out.startswith("The worst of 20 groups is")
-    for more, message in ((["--metrics", "ece"], "drop --metrics"),):
+    for more, message in ((["--metrics", "ece"], "leave out --metrics"),):
         with pytest.raises(cb.InputError, match=message):
             app([*words, *more], standalone_mode=False)
 

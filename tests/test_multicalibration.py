@@ -104,7 +104,7 @@ def test_small_groups_are_named_and_bad_columns_refused() -> None:
     assert found.left_out == {"a=rare": 7}
     assert "a=rare (7)" in str(found)
     for groups, message in (
-        ({}, "there is none"),
+        ({}, "must name at least one column"),
         ({"a": "label"}, "no floor"),
         ({"a": np.arange(ROWS.n)}, "at most 200"),
     ):

@@ -144,7 +144,9 @@ class Table:
         forms = {".tex": self.to_latex, ".md": self.to_markdown, ".csv": self.to_csv}
         form = forms.get(Path(path).suffix.lower())
         if form is None:
-            raise InputError(f"{path}: tables are written as {', '.join(forms)}; give the file one of these endings")
+            raise InputError(
+                f"{path}: tables are written as {', '.join(forms)}; give the file one of these endings"
+            )
         return form() + "\n"
 
     def _cells(self, escaped: Callable[[str], str], emphasis: str) -> list[list[str]]:

@@ -150,7 +150,7 @@ def test_one_row_is_no_rows(run, tmp_path):
 
 def test_too_small_groups_are_counted(run, file):
     few = Predictions.from_confidence(np.full(9, 0.7), np.zeros(9, int), np.zeros(9, int))
-    with pytest.raises(InputError, match=r"the 20 rows that it takes .*; the largest has 5"):
+    with pytest.raises(InputError, match=r"no group has 20 rows .*; the largest has 5"):
         evaluate_by(few, np.arange(9) % 2)
 
 

@@ -160,10 +160,10 @@ START_AGAIN = "no output is half written; run the same command again"
 
 
 def run(words: Sequence[str]) -> int:
-    """Run the command line, of which `words` are the words, and return its exit code.
+    """Run the command line with these words, and return its exit code.
 
-    0, also if whoever reads the output has had enough of it; 2 with one sentence for bad input; 130
-    after an interrupt. A signal that kills still does.
+    The code is 0, also if the reader of the output closes it early; 2 for bad input, after one
+    sentence; 130 after an interrupt. A signal that kills the process still does.
     """
     with removed_when_killed():
         try:

@@ -145,7 +145,7 @@ class Table:
         form = forms.get(Path(path).suffix.lower())
         if form is None:
             raise InputError(
-                f"{path}: tables are written as {', '.join(forms)}; give the file one of these endings"
+                f"{path}: tables are written as {', '.join(forms)}; give it one of these endings"
             )
         return form() + "\n"
 

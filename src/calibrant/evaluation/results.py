@@ -66,8 +66,7 @@ class MetricResult:
         high: upper end.
         floor: expected value if the confidences were perfectly calibrated; None for metrics that
             have no floor.
-        floor_95: 95 % quantile of perfectly calibrated values; a value below it may be noise at
-            this N.
+        floor_95: 95 % quantile of perfectly calibrated values; a value below it may be noise.
         p_value: share of perfectly calibrated data sets that would show at least this value.
         replicates: (R,) values on the resamples, to seven digits; paired over calibrators that were
             measured with the same seed.
@@ -265,9 +264,7 @@ class Evaluation(Drawn):
             InputError: the result is of many files, which keeps only counts of rows.
         """
         if not isinstance(self.sample, RowSample):
-            raise InputError(
-                f"{self.source}: a result of many files keeps only counts of rows, not the rows"
-            )
+            raise InputError(f"{self.source}: a result of many files keeps no rows, only counts")
         return self.sample.scores
 
     @cached_property

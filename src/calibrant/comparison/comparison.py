@@ -191,8 +191,7 @@ class Comparison(Drawn):
         return str(self.verdict) if len(self.methods) > 1 else self.ranking()
 
     def ranking(self, metric: str | None = None) -> str:
-        """Return which method is best by a metric (by default `rank_by`), in one or two
-        sentences."""
+        """Return which method is best by a metric, by default `rank_by`, in a sentence or two."""
         metric = metric or self.rank_by
         best = self[self.best_by(metric)]
         tied = self.tied_by(metric) if len(self.methods) > 1 else None

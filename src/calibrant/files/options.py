@@ -75,10 +75,9 @@ def _option(
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How the rows of a file are read. Fields that aren't given go by the usual names.
+    """How the rows of a file are read. By default columns with the usual names are read.
 
-    A name is that of a key of the file or of a column. Any of them may be used for any kind of
-    predictions.
+    A name is a key or a column of the file. Every field may be used for every kind of predictions.
 
     Attributes:
         scores: the key or column that holds the scores; a pattern such as ``"score_*"`` for one
@@ -88,28 +87,28 @@ class ReadOptions:
             ``"percent"``, any of these probabilities times 100; ``"score"``, a real number that
             is higher where `correct` is likelier. None: as they are named.
         labels: true classes; beside ``.npy`` scores the file that holds them.
-        labels_from: the label of class 0, where labels are numbers: 1 if they count from 1. None:
-            0, unless that is hardly possible; then the file is refused.
+        labels_from: the label of class 0 if labels are numbers: 1 if they count from 1. None means
+            0; a file for which 0 is hardly possible is refused.
         predicted: the predicted class of each confidence.
         correct: whether the prediction is right, 0 or 1, in place of labels.
         classes: names of the classes, in the order of their numbers; a sequence, or separated by
             commas. Columns of scores that are named after classes are put in this order.
-        id: what tells rows apart.
+        id: the id of each row.
         cluster: which cluster (a patient, a document) each row belongs to: whole numbers or text.
         weight: how much each row counts.
-        format: which format the file has; None: as its extension says.
+        format: the format of the file; None takes it from the extension.
         kind: ``"binary"`` for scores of one positive class, two columns of classes among them;
             ``"many-labels"`` for (N, L) scores and labels 0 and 1; ``"tokens"`` for (N, T, K)
             scores, or pixels, with (N, T) labels. None: a row a prediction.
-        positive: label of the positive class, where labels aren't 0 and 1.
-        ignore_index: of tokens, the label of those that don't count; None for none.
-        class_axis: of tokens and pixels, the axis of the classes: 1 for (N, K, H, W).
-        signal: of a log, what its confidence is read from.
-        normalise: of a log with log-likelihoods of choices, what they are divided by.
-        verbalised: of a log with texts, how these state their confidence.
-        outcomes: of a log without labels, files that hold them by id.
+        positive: label of the positive class, if labels aren't 0 and 1.
+        ignore_index: for tokens, the label of positions to leave out; None for none.
+        class_axis: for tokens and pixels, the axis of the classes: 1 for (N, K, H, W).
+        signal: for a log, which of its numbers is the confidence.
+        normalise: for a log with log-likelihoods of choices, how these are normalised.
+        verbalised: for a log with texts, how the texts state their confidence.
+        outcomes: for a log without labels, files with the labels by id.
         beside: further logs that belong to the same set of rows.
-        labelled: whether rows without labels are refused. To apply a calibrator takes none.
+        labelled: whether rows without labels are refused. Applying a calibrator needs no labels.
 
     Raises:
         InputError: an unknown word for `are`, `format` or `kind`.

@@ -51,43 +51,47 @@ SETTINGS = (
 
 @dataclass(eq=False)
 class Monitor:
-    """Notice when the confidence of a deployed model stops being honest.
+    """Notice when the confidences of a deployed model become wrong.
 
-    Feed it confidences and outcomes as they come. Two tests run along, both of the hypothesis that
-    a row of confidence p is right with a probability of p +- `tolerance`, whatever came before:
+    Give it confidences and outcomes as they come. Two tests run on them. Both test the hypothesis
+    that a row of confidence p is right with a probability within `tolerance` of p, given all rows
+    before:
 
-    - **level**: has it ever been off? Alarm with probability at most `alpha`, ever, if not.
-    - **change**: has it gone off? A false alarm after `average_run_length` rows on average, or
-      later; within n rows with probability at most n / `average_run_length`.
+    - **level**: has the model been wrong at any time? If not, an alarm ever rises with probability
+      at most `alpha`.
+    - **change**: has the model become wrong? A false alarm rises after `average_run_length` rows on
+      average, or later; within n rows with probability at most n / `average_run_length`.
 
-    Both may be looked at after every row. Formulas: `calibrant.monitor.sequential_tests`.
+    You may look at both after every row. Formulas: `calibrant.monitor.sequential_tests`.
 
-    Rows that depend on one another beyond what was said of them, such as those of a document or a
-    user, break the condition. With `clusters` the hypothesis is only that each row is right with
-    such a probability whatever came in the clusters before; then the cluster is what is counted:
-    see `calibrant.monitor.clusters`. `average_run_length` is a number of clusters.
+    Rows that depend on one another, such as the rows of a document or a user, violate the
+    hypothesis even if the model is calibrated. With `clusters` each row only needs such a
+    probability given the clusters before its own. The tests then count clusters (see
+    `calibrant.monitor.clusters`), and `average_run_length` is a number of clusters.
 
     Args:
-        tolerance: how far a probability may be from what was said, a fraction; 0 is allowed, but
+        tolerance: how far a probability may be from the confidence, a fraction; 0 is allowed, but
             no calibrator is that exact.
         alpha: probability of a false alarm of the level test.
-        average_run_length: rows to a false alarm of the change test, c.
+        average_run_length: mean number of rows before a false alarm of the change test, c.
         window: rows of the shortest windows.
-        latest: rows kept, to say what is wrong and what a refit would give.
-        n_groups: how many groups there will be, if known: their evidence then weighs the same.
-            Otherwise those that show up later weigh less.
-        most_waiting: predictions that may wait for their outcome; also ids, and clusters, that are
-            remembered.
-        open_clusters: how many clusters may be unfinished at once. When one more begins, that whose
-            last row is the oldest is counted; its later rows are shown in reports, and not bet on.
-        promise: of a decision, `calibrant.monitor.promise.promise_of`, watched as a third test,
-            ``"promise"``: has it been broken? A false alarm has a probability of `alpha` at most.
+        latest: number of latest rows kept, to describe the error and to fit again.
+        n_groups: how many groups there will be, if known; then all groups have the same weight.
+            Otherwise groups that appear later have less weight.
+        most_waiting: number of predictions that may wait for their outcome, and of ids and clusters
+            that are remembered.
+        open_clusters: how many clusters may be unfinished at once. When one more begins, the
+            cluster whose last row is the oldest is counted; its later rows are in the reports but
+            not in the tests.
+        promise: the promise of a decision (`calibrant.monitor.promise.promise_of`), for a third
+            test, ``"promise"``: has it been broken? The probability of a false alarm is at most
+            `alpha`.
 
     Attributes:
         rows: how many rows with outcomes were counted.
         alarms: the alarms that rose, by test: ``"level"``, ``"change"``, ``"promise"``.
         unlabelled: the rows without outcome.
-        notes: what whoever feeds the monitor wants kept with its state, as JSON can hold it.
+        notes: whatever the caller wants to keep with the state, as JSON.
 
     Raises:
         InputError: an argument out of its limits.
@@ -137,26 +141,26 @@ class Monitor:
 
     @property
     def unlabelled(self) -> Unlabelled:
-        """The rows without outcome: how many there are, and the accuracy to expect of them."""
+        """The rows without outcome: their number and their expected accuracy."""
         return self._state.unlabelled
 
     @property
     def waiting(self) -> Waiting:
-        """How many predictions and outcomes wait for each other, and what became of others."""
+        """How many predictions and outcomes wait for each other, and what happened to others."""
         return self._state.waiting.counts()
 
     @property
     def notes(self) -> dict[str, Any]:
-        """What whoever feeds the monitor wants kept with its state, such as how far they came."""
+        """Whatever the caller wants to keep with the state, such as how far a file was read."""
         return self._state.notes
 
     @property
     def unreadable(self) -> Unreadable:
-        """Lines that were left out for want of a usable row."""
+        """Lines that were left out because they hold no usable row."""
         return Unreadable.of_notes(self.notes)
 
     def leave_out(self, why: PredictionsError) -> None:
-        """Count one more of them."""
+        """Count one more line that was left out."""
         self.notes["unreadable"] = self.unreadable.add(str(why))._asdict()
 
     @property
@@ -180,7 +184,7 @@ class Monitor:
 
     @property
     def bounds(self) -> dict[TestName, float]:
-        """What the evidence of each test has to reach for an alarm, in nats."""
+        """The evidence at which each test raises an alarm, in nats."""
         watched = self._state.promise
         own: dict[TestName, float] = {} if watched is None else {"promise": watched.bound}
         return self._state.tests.bounds | own
@@ -199,14 +203,14 @@ class Monitor:
         Args:
             confidence: (n,) probabilities of the predicted classes, or of class 1; a single one;
                 or (n, K) probabilities.
-            correct: (n,) whether the prediction was right, or class 1 the true one; with (n, K)
-                probabilities the true classes. None where nobody knows.
+            correct: (n,) whether the prediction was right, or whether class 1 was true; with (n, K)
+                probabilities the true classes. None if it isn't known.
             groups: (n,) names of groups, or one for all rows; always or never.
             clusters: (n,) names of clusters, or one for all rows; always or never.
             times: (n,) when rows were predicted, or one for all, for reports by hour: seconds since
                 1970, or text of ISO 8601.
-            scores: the same n rows as the network scored all classes, with labels: from the latest
-                of them `refit` learns. Not needed with (n, K) probabilities, which are kept.
+            scores: the same n rows with the network's scores of all classes and labels; `refit`
+                learns from the latest. Not needed with (n, K) probabilities, which are kept.
 
         Raises:
             PredictionsError: unusable arrays; nothing is counted then.
@@ -235,7 +239,8 @@ class Monitor:
         """Keep the scores of predictions whose labels come by id, for `refit`; see `predict`.
 
         Args:
-            ids: (n,) names or numbers; scores: the same n rows as the network scored all classes.
+            ids: (n,) names or numbers; scores: the same n rows with the network's scores of all
+                classes.
         """
         keys = [name_of(key) for key in as_ids(ids)]
         check_lengths(keys, scores.scores)
@@ -250,11 +255,11 @@ class Monitor:
         clusters: Any = None,
         times: Any = None,
     ) -> tuple[Alarm, ...]:
-        """Take predictions whose outcomes come later, or came before; see `learn`.
+        """Add predictions whose outcomes come later, or came before; see `learn`.
 
         Args:
-            ids: (n,) names or numbers, or a single one, that tell rows apart; one that was there
-                before is left out.
+            ids: (n,) names or numbers of the rows, or a single one; a row whose id was there before
+                is left out.
             confidence: (n,) probabilities of the predicted classes.
             predicted: (n,) predicted classes, if outcomes will be true labels.
             groups: (n,) names of groups, or one for all rows; always or never.
@@ -278,10 +283,11 @@ class Monitor:
     def learn(
         self, ids: Any, labels: Array | None = None, *, correct: Array | None = None
     ) -> tuple[Alarm, ...]:
-        """Take outcomes, in any order, and count each row that has its prediction, once.
+        """Add outcomes, in any order, and count each row that has its prediction, once.
 
-        A row counts when both are there. So the guarantees want a delay that doesn't depend on the
-        outcome: if errors are known sooner than successes, the rows counted are no fair sample.
+        A row is counted when both are there. So the promises need a delay that doesn't depend on
+        the outcome: if errors are known sooner than successes, the counted rows aren't a fair
+        sample.
 
         Args:
             ids: (n,) names or numbers, or a single one.
@@ -300,34 +306,34 @@ class Monitor:
         return self._state.learn(keys, [Outcome(int(value), is_label) for value in known])
 
     def said_of(self, key: Any) -> tuple[float, int] | None:
-        """Return confidence and class (-1: unknown) of a prediction that waits; None without."""
+        """Return confidence and class (-1: unknown) of a waiting prediction, or None."""
         said = self._state.waiting.predictions.get(name_of(key))
         if said is None:
             return None
         return said.confidence, -1 if said.predicted is None else said.predicted
 
     def close_clusters(self) -> tuple[Alarm, ...]:
-        """Count the unfinished clusters, of which no more rows come, and return the alarms."""
+        """Count the unfinished clusters, which get no more rows, and return the alarms."""
         return self._state.close_clusters()
 
     def begin_anew(self) -> None:
         """Start the tests again with the next row, once an alarm was dealt with.
 
-        Windows, hours, groups' gaps and what waits stay, and so do the alarms so far, in
-        `findings().past`. Each start spends an `alpha` of its own. Later rows of clusters that
-        have come up are left out of the tests.
+        Windows, hours, gaps of groups and waiting rows stay, and so do past alarms, in
+        `findings().past`. Each start has an `alpha` of its own. The tests leave out later rows of
+        clusters that began before.
         """
         self._state.begin_anew(self.alarms.values())
         self.notes.pop("announced", None)
 
     def windows(self) -> list[Window]:
-        """Return calibration over the windows of the stream, the last of which may be growing."""
+        """Return the calibration in each window of the stream; the last window may still grow."""
         effect = self._state.clusters.dependence.effect
         stretches = self._state.windows.stretches()
         return [Window.of_sums(first, sums, effect=effect) for first, sums in stretches]
 
     def latest_window(self) -> Window | None:
-        """Return the latest window that is whole, or else the growing one; None without rows."""
+        """Return the latest full window, or else the growing one; None without rows."""
         stretches = self._state.windows.stretches()
         if not stretches:
             return None
@@ -348,13 +354,14 @@ class Monitor:
     def refit(self, method: str = "auto") -> Calibrator | None:
         """Return a calibrator fitted to the latest rows, those since the change if there was one.
 
-        It takes what rows came as: the scores of all classes, of which about a megabyte of the
-        latest is kept, or else the confidence of the predicted class. What it is worth on rows that
-        it hasn't seen is `fit_report_.worth`, as `calibrant.posthoc.cross_validated` says it. None
-        where rows are too few or all alike.
+        It is fitted to the scores of all classes if rows came with them (about a megabyte of the
+        latest is kept), or else to the confidence of the predicted class. `fit_report_.worth` has
+        its gain on held-out rows, as `calibrant.posthoc.cross_validated` computes it. The result is
+        None if the rows are too few or all alike.
 
         Args:
-            method: as `calibrant methods` lists them; ``"auto"`` takes one temperature of few rows.
+            method: as `calibrant methods` lists them; with few rows ``"auto"`` fits one
+                temperature.
 
         Raises:
             InputError: no such method, or one that such rows don't fit.
@@ -380,14 +387,14 @@ class Monitor:
         return calibrator
 
     def neighbours(self) -> Neighbours | None:
-        """Return how much the latest rows depend on their neighbours, which the promises exclude.
+        """Return how much neighbouring rows depend on each other; the promises assume they don't.
 
         None where rows have clusters, or too few have come.
         """
         return None if self._state.clustered else self._state.latest.neighbours()
 
     def as_dict(self, details: bool = False) -> dict[str, Any]:
-        """Return what was found as JSON takes it; fractions, rows counted from 0.
+        """Return the findings as plain values for JSON; fractions, rows counted from 0.
 
         Args:
             details: whether to add "details": the alarms in full, the diagnosis, groups, and rows
@@ -409,7 +416,7 @@ class Monitor:
         return groups_found(self._state.tests, self._state.clusters.dependence.effect)
 
     def findings(self) -> MonitorFindings:
-        """Return all that was found so far, as a value that later rows don't change."""
+        """Return all findings so far, as a value that later rows don't change."""
         return MonitorFindings(
             rows=self.rows,
             tolerance=self.tolerance,
@@ -472,10 +479,10 @@ class Monitor:
     def merge(self, *others: Monitor) -> Monitor:
         """Return one monitor of the rows of this and others, such as replicas of a server.
 
-        Log payments and R add up over replicas, and the sums are what one monitor of all rows
-        would have, in whatever order the rows came. So the merged tests keep their guarantees, with
-        alpha and c for all replicas together. Alarms of the parts are not taken over, since each
-        part spends an alpha of its own. Rows are numbered part after part.
+        Log payments and R add up over replicas, and the sums are those of one monitor of all rows,
+        in any order of the rows. So the merged tests keep their promises, with alpha and c for all
+        replicas together. The merged monitor doesn't take over alarms of the parts, because each
+        part has an alpha of its own. Rows are numbered part after part.
 
         Raises:
             InputError: settings differ; there are groups and `n_groups` isn't known; or rows of one

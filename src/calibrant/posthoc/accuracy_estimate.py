@@ -163,11 +163,12 @@ WAYS = ("cbpe", "atc")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ExpectedAccuracy(Result):
-    """The accuracy to expect of rows without labels; prints as a table.
+    """The expected accuracy of rows without labels; prints as a table.
 
     Attributes:
         source: the rows, n of them; before_source: the rows with labels, n_before.
-        values: of each way, ``"cbpe"`` and ``"atc"``, the accuracy with the ends of its interval.
+        values: the accuracy by each method, ``"cbpe"`` and ``"atc"``, with the ends of its
+            interval.
         accuracy_before: of the rows with labels.
         level: coverage of the intervals.
         notes: what a reader should know besides.
@@ -192,7 +193,7 @@ class ExpectedAccuracy(Result):
     notes: tuple[str, ...] = ()
 
     def headline(self) -> str:
-        """Return what both ways expect."""
+        """Return the estimates of both methods."""
         said = [
             f"{percent(value)} % ({percent(low)} to {percent(high)}) by {way.upper()}"
             for way, (value, low, high) in self.values.items()
@@ -203,7 +204,7 @@ class ExpectedAccuracy(Result):
         )
 
     def promise(self) -> str:
-        """Return what the estimate takes for granted."""
+        """Return the assumptions of the estimate."""
         return (
             "This holds if rows of a given confidence are right as often as before. It fails if "
             "the rows have become harder and the confidence doesn't show it, as with damaged ones; "
@@ -238,7 +239,7 @@ class ExpectedAccuracy(Result):
         }
 
     def below(self) -> tuple[str, ...]:
-        """Return what it takes for granted, and the notes."""
+        """Return the assumptions, and the notes."""
         return self.promise(), *self.notes
 
 
@@ -255,14 +256,14 @@ def expected_accuracy(
 ) -> ExpectedAccuracy:
     """Estimate the accuracy of rows without labels, with an interval for that of these very rows.
 
-    Where the shares of the classes have changed, and nothing else, give the calibrator of
-    `estimate_prior`; its intervals then leave out what the shares are unsure of.
+    If only the shares of the classes have changed, give the calibrator of `estimate_prior`; the
+    intervals then leave out the uncertainty of the shares.
 
     Args:
         calibrator: fitted.
-        rows: the new rows; labels aren't looked at. Clusters are heeded where both sets have them.
-        before: with labels: the rows that the calibrator was fitted to. For others the intervals
-            leave out what the fit is unsure of, and a note says so.
+        rows: the new rows; their labels aren't used. Clusters are used if both sets have them.
+        before: the rows that the calibrator was fitted to, with labels. With other rows the
+            intervals leave out the uncertainty of the fit, and a note says so.
         resamples: of the rows before; each takes as long as a fit.
         level: coverage of the intervals.
         seed: of the resamples and of outcomes.
@@ -270,7 +271,7 @@ def expected_accuracy(
 
     Raises:
         InputError: an argument is out of range.
-        PredictionsError: rows without labels before, or that the calibrator doesn't take.
+        PredictionsError: `before` has no labels, or the calibrator can't take the rows.
 
     Examples:
         >>> import calibrant as cb

@@ -65,46 +65,46 @@ def _all_keep(fitted: AutoCalibrator) -> bool:
 
 @dataclass(eq=False)
 class AutoCalibrator(Calibrator):
-    """Averages several methods, weighted by the likelihood that each has in cross-validation.
+    """Averages several methods, weighted by their likelihood in cross-validation.
 
-    A candidate is a method, or a chain of them joined by ``+``: each step takes the
-    log-probabilities of the one before for logits, and learns from what that says of rows that it
-    wasn't fitted to. The default has thirteen, which answer six questions differently: do the
-    logits err as if by normal noise (`probit`)? Can a sure row be of any class, by a share that
-    doesn't fall with its logits (`ets`)? Are some ranks off, as where labels are noisy (`mcct`)? Is
-    a class off in all rows (`svs`)? Are classes confused in a lasting pattern (`ridge`)? Are
-    confidences off at some margins (`top-rest`, or temperatures, `smart`)?
+    A candidate is a method, or a chain of methods joined by ``+``. Each step takes the
+    log-probabilities of the step before as logits, and learns from that step's outputs for rows
+    that it wasn't fitted to. The default has thirteen, which answer six questions differently: do
+    the logits err as if by normal noise (`probit`)? Does even a confident row have a small chance
+    of any class (`ets`)? Are some ranks wrong, for example because labels are noisy (`mcct`)? Is a
+    class wrong in all rows (`svs`)? Are classes confused in a lasting pattern (`ridge`)? Are
+    confidences (`top-rest`) or temperatures (`smart`) wrong at some margins?
 
-    Repeated cross-validation gives every row one loss from every candidate, by a proper score (ECE
-    is none: it rewards maps that say the same of all rows). Their probabilities are then averaged.
-    Before any row is seen, half of the weight is temperature scaling's; then weights follow the
-    likelihood of the rows held out, discounted because the folds share rows. Where few rows can't
-    tell, the average hedges: a few other rows change it a little, while a choice would jump.
-    Candidates may also be right on different rows. So a mixture of them takes part as one more
-    candidate: that of the highest likelihood, with weights from other folds than the rows that it
-    is judged by. Where many rows show that it beats each of its parts, it has all the weight
-    (`calibrant.posthoc.model_selection.weights_of_average` has the formulas).
+    Repeated cross-validation gives every row one loss from every candidate, by a proper score. (ECE
+    isn't proper: it rewards a map that gives all rows the same confidence.) Their probabilities are
+    then averaged. At first temperature scaling has half of the weight; then the weights follow the
+    likelihood of the held-out rows, discounted because the folds share rows. If few rows can't
+    distinguish the candidates, the average hedges: a few other rows change it a little, while a
+    choice would jump. Candidates may also be right on different rows. So the mixture of the highest
+    likelihood takes part as one more candidate; its weights come from other folds than the rows
+    that measure it. If many rows show that it is better than each of its parts, it gets all the
+    weight (`calibrant.posthoc.model_selection.weights_of_average` has the formulas).
 
-    An average of calibrated probabilities is underconfident where its parts differ. So of more than
-    two classes a smooth map of its confidences, `natural-spline`, stands behind it where that
-    lowers the loss of held-out rows by more than a standard error.
+    An average of calibrated probabilities is underconfident where its parts differ. So with more
+    than two classes a smooth map of its confidences, `natural-spline`, follows if it lowers the
+    loss of held-out rows by more than a standard error.
 
-    `chain` gives each of them as a calibrator of its own; they share their first steps here, so
-    that each is computed once. A chain isn't tried where it can't catch up with the best even if
-    its last step gains what it gains by itself.
+    `chain` returns each of them as a separate calibrator; here they share their first steps, so
+    that each step is computed once. A chain isn't tried if it would stay behind the best even if
+    its last step gained as much as it gains alone.
 
     Temperature scaling is always a candidate; for scores that aren't probabilities `platt` is. It
-    is used without cross-validation if there are fewer than 150 rows, fewer than 5 right or 5 wrong
-    ones (two or three rows would decide), if all labels are the same, or if no candidate predicts
-    them better than the frequencies of the classes do. `auto` can't see that new rows differ from
-    those of the fit. `fit_report_.notes` gives weights, scores and the reason in words.
+    is used without cross-validation if there are fewer than 150 rows, or fewer than 5 right or 5
+    wrong rows (two or three rows would decide), if all labels are the same, or if no candidate
+    predicts the labels better than the class frequencies. `auto` can't notice that new rows differ
+    from the rows of the fit. `fit_report_.notes` gives weights, scores and the reason in words.
 
     Args:
         candidates: names, as a sequence or separated by commas, with default arguments; another
             form of a method behind a colon (``isotonic:one-vs-rest``). Methods that refuse the
             rows, or need more than logits, are left out and named in the report. ``"usual"`` is the
-            thirteen, or of two classes and top labels temperature, platt, beta, quadratic and
-            venn-abers (either class may be the positive one), of scores the same without
+            thirteen. For two classes and top labels it is temperature, platt, beta, quadratic and
+            venn-abers (either class may be the positive one), and for scores the same without
             temperature.
         rule: ``"average"``; or one candidate, the one of the ``"lowest"`` loss or the
             ``"simplest"`` that is within one standard error of it, see
@@ -112,15 +112,17 @@ class AutoCalibrator(Calibrator):
         loss: of a row, ``"nll"`` or ``"brier"``.
         same_prediction: leave out candidates that may change the predicted class.
         folds: parts of each repeat, at least 2; 0 for 5, 3 from 3 000 rows on, or 2 with more than
-            four million logits. Of so many the contest is held on a sample of the rows, and no
-            chain is tried whose first step alone is clearly worse than temperature scaling.
+            four million logits. With so many, candidates are compared on a sample of the rows, and
+            no chain is tried whose first step alone is clearly worse than temperature scaling.
         repeats: 0 for as many as go through 1 500 rows, at most 3.
         seed: of the folds.
 
     Attributes:
-        steps_: fitted steps by the chain that they end, such as ``"probit+top-rest"``; last, where
-            it helps, ``"average+natural-spline"``, which stands behind the average.
-        weights_: (S,) weight of each of these chains, 0 for one that only leads to others.
+        steps_: the fitted last step of each chain, by the chain's name, such as
+            ``"probit+top-rest"``; last, if it helps, ``"average+natural-spline"``, which follows
+            the average.
+        weights_: (S,) weight of each of these chains, 0 for a chain that is only the beginning of
+            others.
 
     References:
         Calibrant's own; docs/appendix/calibration-size.md measures it.
@@ -165,7 +167,7 @@ class AutoCalibrator(Calibrator):
 
     @property
     def averaged_(self) -> dict[str, float]:
-        """The chains that are averaged, with their weights, the largest first."""
+        """The averaged chains with their weights, the largest first."""
         weights = zip(self.steps_, self.weights_.tolist(), strict=True)
         return dict(sorted(((n, w) for n, w in weights if w > 0), key=lambda pair: -pair[1]))
 

@@ -97,9 +97,9 @@ class Calibrator(Estimator):
         """Fit on held-out rows and return the calibrator itself.
 
         Args:
-            scores: (N, K) of any array kind; in logits -inf masks a class that a row can't be. Or
-                (N,) log odds or probabilities of the positive class, where `kind` says which.
-            labels: (N,) true labels in [0, K), or names that a table of logits has for its columns.
+            scores: (N, K) of any array kind; a logit of -inf masks a class that a row can't have.
+                Or (N,) log odds or probabilities of the positive class; then `kind` says which.
+            labels: (N,) true labels in [0, K), or names of the columns in a table of logits.
             features: (N, D) penultimate features, for methods that need them.
             kind: what they are: ``"logits"``, which (N, K) are for None, or ``"probs"``; or
                 ``"score"`` of (N,) that are no probabilities, with `labels` that say which rows are
@@ -130,12 +130,12 @@ class Calibrator(Estimator):
         skip_broken: bool = False,
         watch: Watcher | None = None,
     ) -> Self:
-        """Fit on everything that is known of these held-out rows; see `fit`.
+        """Fit on held-out rows, with everything that is known about them; see `fit`.
 
         Many files are read in bounded memory. One temperature is fitted to sums over all rows, as
-        exact as that of one file; maps of the confidence in their top-label form to counts of all
-        rows in 65 536 cells of log odds; everything else to a uniform sample, as the fit report
-        says. Fits don't depend on how the rows are split into files.
+        exactly as for one file. Maps of the confidence in their top-label form are fitted to counts
+        of all rows in 65 536 cells of log odds. Everything else is fitted to a uniform sample, as
+        the fit report says. Fits don't depend on how the rows are split into files.
 
         Args:
             predictions: rows in memory, or many files.
@@ -194,11 +194,11 @@ class Calibrator(Estimator):
 
     @property
     def cross_validates(self) -> bool:
-        """Whether `fit` holds some of the rows out from others."""
+        """Whether `fit` cross-validates."""
         return False
 
     def settled(self, predictions: Predictions) -> Calibrator:
-        """Return the unfitted method with what it chooses by rows held out chosen by these."""
+        """Return the unfitted method with the settings that cross-validation chooses."""
         return self
 
     def _fit_shards(self, work: ShardWork, sample: int | None, seed: int) -> Self:
@@ -261,12 +261,13 @@ class Calibrator(Estimator):
         """Return (N, K) calibrated probabilities, of the same array kind as `scores`.
 
         Args:
-            scores: what it was fitted to: (N, K) logits or probabilities, or of binary predictions
-                and the top-label form also (N,) of them. A single row (K,), with (D,) features,
+            scores: what the calibrator was fitted to: (N, K) logits or probabilities; for binary
+                predictions and the top-label form also (N,). A single row (K,), with (D,) features,
                 gives (K,).
             features: (N, D), for methods that need them.
-            kind: what the scores are, ``"logits"`` or ``"probs"``, where they aren't what it was
-                fitted to (`kind_`). What was fitted to a ``"score"`` takes nothing else.
+            kind: what the scores are, ``"logits"`` or ``"probs"``, if they differ from what the
+                calibrator was fitted to (`kind_`). A calibrator fitted to a ``"score"`` takes
+                nothing else.
 
         Raises:
             NotFittedError: `fit` has not been called.
@@ -352,18 +353,18 @@ class Calibrator(Estimator):
     ) -> Predictions | AppliedShards:
         """Return the same rows with calibrated probabilities for scores.
 
-        What is known of the rows stays, but for the last layer, which makes other scores.
+        Everything else stays, except the last layer, which gives other scores.
 
-        Of many files each goes to a file of its name and format in a folder, and folders below the
-        one that all of them share stay. Each file is there whole or not at all; called again,
-        whatever ended it, it goes on with what is missing, and makes those anew whose inputs have
-        changed.
+        For many files, each is written to a file of the same name and format in a folder; folders
+        below the one that all files share stay. A file appears only when it is complete. If the
+        call is repeated after an interruption, it writes the missing files, and writes those again
+        whose inputs have changed.
 
         Args:
             predictions: rows in memory, or many files (``Shards(..., labelled=False)`` where there
                 are no labels).
-            out: of rows in memory a file to write them to, or None; of many files the folder, a
-                path or URL.
+            out: for rows in memory a file to write, or None; for many files the folder, a path or
+                URL.
             engine, skip_broken, watch: as `evaluate` takes them.
 
         Raises:
@@ -411,7 +412,7 @@ class Calibrator(Estimator):
     ) -> tuple[IntArray, FloatArray]:
         """Return the (N,) predicted labels and the (N,) probability that each is right.
 
-        See `predict_proba`. Of maps of the confidence it may lie below 1 / K, unlike there.
+        See `predict_proba`. Maps of the confidence may give less than 1 / K, unlike there.
         """
         logits, known, _ = self._read(scores, features, kind)
         return self._confidences(logits, known)
@@ -448,9 +449,9 @@ class Calibrator(Estimator):
         return self.classes_[self.predict_confidence(scores, features, kind=kind)[0]]
 
     def score(self, scores: Array, labels: Array, sample_weight: Array | None = None) -> float:
-        """Return the share of right predictions, which is what scikit-learn scores classifiers by.
+        """Return the accuracy, by which scikit-learn scores classifiers.
 
-        Many methods keep every prediction; choose among those by ``scoring="neg_log_loss"``.
+        Many methods keep every prediction, so choose among them by ``scoring="neg_log_loss"``.
 
         Args:
             scores: as `predict_proba` takes them.
@@ -499,17 +500,18 @@ class Calibrator(Estimator):
     ) -> CalibratorModule:
         """Return the calibrator as a torch module, and write it as a program if there is a path.
 
-        The module runs the same `transform` as `predict_proba`; what was learnt are its buffers.
-        It can be moved, cast, compiled, exported and differentiated by the logits. Behind a network
-        put it by `calibrant.posthoc.CalibratedModule`, whose `state_dict` safetensors saves and
-        loads.
+        The module runs the same `transform` as `predict_proba`; the learnt numbers are its buffers.
+        It can be moved, cast, compiled, exported and differentiated with respect to the logits. To
+        put it behind a network use `calibrant.posthoc.CalibratedModule`, whose `state_dict`
+        safetensors saves and loads.
 
         Args:
-            path: a file (.pt2) to write what `torch.export` makes of the module, for any number of
-                rows. `torch.export.load` reads it, without unpickling and without Calibrant. None
-                writes nothing.
-            kind: what it is given, ``"logits"`` or ``"probs"``; None for what it was fitted to.
-            dtype: of the scores, and the features, that the program takes.
+            path: a file (.pt2) for the program that `torch.export` makes of the module, for any
+                number of rows. `torch.export.load` reads it, without unpickling and without
+                Calibrant. None writes nothing.
+            kind: the input, ``"logits"`` or ``"probs"``; None for what the calibrator was fitted
+                to.
+            dtype: type of the program's scores and features.
 
         Raises:
             NotFittedError: `fit` has not been called.
@@ -553,9 +555,9 @@ class Calibrator(Estimator):
         same numbers: within 1e-6 in float32. It takes any number of rows and checks none of them:
         NaN in gives NaN out. Outputs: ``probs`` (N, K), ``label`` (N,), the predicted class,
         ``confidence`` (N,), its probability, and for methods with an interval for each row ``low``
-        and ``high`` (N,). Metadata: method, version, classes, class names, form, kind and level.
-        What was fitted to binary predictions takes two columns, [0, z] of log odds z or [1 - p, p];
-        of the top-label form they are the log odds of the confidence, and class 1 is "right".
+        and ``high`` (N,). Metadata: method, version, classes, class names, form, kind and level. A
+        calibrator of binary predictions takes two columns, [0, z] for log odds z or [1 - p, p]. In
+        the top-label form z are the log odds of the confidence, and class 1 is "right".
 
         Args:
             path: file to write (.onnx), whole or not at all; None writes nothing.
@@ -564,11 +566,10 @@ class Calibrator(Estimator):
                 features have an input ``features`` (N, D), too.
             dtype: type of inputs and outputs.
             level: probability of the intervals, where the method has a choice.
-            masks: whether a logit may be minus infinity; a graph that may rule it out has fewer
-                nodes.
+            masks: whether a logit may be minus infinity; without masks the graph has fewer nodes.
             class_names: K names for the metadata, by default those of the calibrator.
-            behind: an ONNX file of the network; then both are joined to one graph with the
-                network's inputs, whose own outputs come last.
+            behind: an ONNX file of the network. Both are then joined in one graph with the
+                network's inputs; the network's own outputs come last.
             output: name of the network's output that is the logits (or probs); None finds it by its
                 shape. features_output: the same for the features.
 

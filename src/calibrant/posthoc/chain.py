@@ -40,20 +40,20 @@ OF = "__"
 class Chain(Calibrator):
     """Steps one behind another; the log-probabilities of each are the logits of the next.
 
-    What a step can't see the next one may: a linear map sees what is wrong with a class always,
-    top-rest scaling what is wrong at a margin. A map with many parameters is too sure of the rows
-    it was fitted to, and the step behind it would learn to undo what isn't there on other rows.
-    So each step learns from rows as the one before gives them when it was fitted to others
-    (cross-fitting in folds, drawn with a seed), and is then put behind that of all rows. A step of
-    one or two numbers is no surer of its own rows, and is not cross-fitted.
+    The steps correct different errors: a linear map corrects a class that is wrong in all rows,
+    top-rest scaling an error at some margins. A map with many parameters is overconfident on the
+    rows that it was fitted to, and the next step would learn to undo an error that other rows don't
+    have. So each step learns from outputs of the step before for rows that it wasn't fitted to
+    (cross-fitting in folds, drawn with a seed); it then follows the step that is fitted to all
+    rows. A step of one or two numbers doesn't overfit, and is not cross-fitted.
 
     `chain_of` makes the class of a chain, whose name on the command line joins those of its steps:
     ``svs+top-rest``. Arguments of a step are those of the chain with its name before them:
     ``svs__ridge``, ``top_rest__knots``.
 
     Args:
-        folds: parts for cross-fitting; 1 fits each step to the outputs of the one before for
-            its own rows.
+        folds: parts for cross-fitting; with 1 each step is fitted to the outputs for the rows that
+            the step before was fitted to.
         seed: of the folds.
 
     Attributes:
@@ -241,7 +241,7 @@ def chain_of(*kinds: type[Calibrator], name: str = "", facts: Facts | None = Non
     Args:
         kinds: classes of calibrators, at least two.
         name: on the command line and in files; by default the steps' names joined by ``+``.
-        facts: what a person should know of a chain with a name of its own.
+        facts: what a user should know about a chain with a name of its own.
 
     Examples:
         >>> import calibrant as cb
@@ -289,26 +289,26 @@ CLEAR = 0.25
 
 @dataclass(eq=False)
 class ProbitTopRestScaling(Chain):
-    """Probit or temperature scaling, whose outcome is recalibrated by top-rest scaling.
+    """Probit or temperature scaling, followed by top-rest scaling.
 
     Top-rest scaling takes the spread over the classes below the top from temperature scaling, whose
     tails are those of Gumbel noise. Normal noise describes some networks much better and some
-    worse, and the calibration rows say which, by what it is worth in the end: top-rest scaling
-    behind either is fitted to each half of the rows and judged on the other half, row by row.
-    Normal noise is taken if its log loss there is lower by more than a quarter of the standard
-    error of the difference, even without the row that speaks for it most. Where the two can't be
-    told apart it matters little which is taken. But a single surprise costs more under normal
-    noise, and few rows may not hold one; so one row doesn't decide.
+    worse, and the calibration rows decide: top-rest scaling after either kind of noise is fitted to
+    each half of the rows and measured on the other half. Normal noise is taken if its log loss
+    there is lower by more than a quarter of the standard error of the difference, even without the
+    row that gains most. If the two hardly differ, the choice matters little. But a single
+    surprising row costs more under normal noise, and few rows may not contain one; so one row
+    doesn't decide.
 
-    The first step's log-probabilities are the logits of the second. One number can't overfit by
-    more than a trifle, so both steps see the same rows, as in top-rest scaling itself. The
-    predicted class is kept. `docs/appendix/beyond-smart.md` has what it is worth.
+    The first step's log-probabilities are the logits of the second. The first step has one number
+    and hardly overfits, so both steps use the same rows, as in top-rest scaling itself. The
+    predicted class is kept. `docs/appendix/beyond-smart.md` has measurements.
 
     Args:
-        tails: ``"likelier"`` ones, as above, or ``"normal"`` whatever the rows say.
+        tails: ``"likelier"``, as above, or ``"normal"`` in any case.
         knots, penalty: of top-rest scaling.
-        folds: parts in which the two are compared. What is fitted to one half and judged on the
-            other takes no longer than a fit to all.
+        folds: parts in which the two are compared. With two parts the comparison takes no longer
+            than a fit to all rows.
         seed: of the folds.
 
     Attributes:

@@ -19,10 +19,10 @@ from calibrant.predictions.predictions import Predictions
 
 @dataclass(eq=False)
 class PerLabel(Calibrator):
-    """Recalibrates each of many labels by a calibrator of its own, fitted to its rows alone.
+    """Recalibrates each of many labels by its own calibrator, fitted to its rows only.
 
-    One calibrator for all labels, fitted to the pooled rows, needs fewer rows: any method does that
-    with `fit_predictions` of many labels. Which is better, rows held out must say.
+    One calibrator for all labels, fitted to the pooled rows, needs fewer rows; any method does that
+    with `fit_predictions` of many labels. Held-out rows show which is better.
 
     Args:
         base: method of all calibrators, with its default arguments; `like` takes others.

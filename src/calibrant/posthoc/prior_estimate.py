@@ -105,13 +105,13 @@ class PriorEstimate(Result):
         class_names: of the classes.
         before: (K,) mean calibrated probabilities of the rows before.
         shares: (K,) estimated shares; low, high: (K,) ends of their intervals.
-        p_no_shift: chance of such a difference of the mean probabilities if nothing has changed.
-        p_nothing_else: chance of such a confidence if nothing but the shares has changed.
-        confidence, expected_confidence: mean calibrated confidence of the rows, and what the rows
-            before have with these shares.
+        p_no_shift: p-value of the difference of the mean probabilities if nothing has changed.
+        p_nothing_else: p-value of the mean confidence if only the shares have changed.
+        confidence, expected_confidence: mean calibrated confidence of the new rows, and that of the
+            rows before, weighted to the new shares.
         calibrator: the calibrator with these shares behind it.
         level: coverage of the intervals.
-        notes: what speaks against the estimate.
+        notes: reasons to doubt the estimate.
 
     Examples:
         >>> import numpy as np
@@ -217,17 +217,17 @@ def estimate_prior(
 ) -> PriorEstimate:
     """Estimate the shares of the classes in rows without labels, and adapt a calibrator to them.
 
-    It is right if rows of one class look alike in both worlds, so that nothing but the shares
-    differs. Three things break it. Covariate shift, rows that look different, is tested for by
-    `p_nothing_else`, as far as it shows in the confidence. A class that is missing in the rows
-    before can't be found. And a map without a number for each class (temperature) may give a class
-    more or less than its share in the rows before already; that is tested, and noted.
+    It is right if rows of one class look alike in both sets, so that only the shares differ. Three
+    things break it. Rows that look different (covariate shift): `p_nothing_else` tests for this, as
+    far as the confidence shows it. A class that is missing in the rows before: it can't be found.
+    And a map without a number for each class (temperature), which may give a class more or less
+    than its share even in the rows before: that is tested, and noted.
 
     Args:
         calibrator: fitted, with a probability for each class.
-        rows: the new rows; labels aren't looked at.
-        before: with labels: the rows that the calibrator was fitted to. For others the intervals
-            leave out what the fit is unsure of, and a note says so.
+        rows: the new rows; their labels aren't used.
+        before: the rows that the calibrator was fitted to, with labels. With other rows the
+            intervals leave out the uncertainty of the fit, and a note says so.
         resamples: of both sets of rows; each takes as long as a fit.
         level: coverage of the intervals.
         seed: of the resamples.

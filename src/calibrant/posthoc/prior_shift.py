@@ -27,7 +27,7 @@ SUM_TOLERANCE = 1e-6
 
 @dataclass(eq=False)
 class PriorShift(Calibrator):
-    """A fitted calibrator, and behind it other shares of the classes; `with_prior` makes it.
+    """A fitted calibrator, corrected for other shares of the classes; `with_prior` makes it.
 
     Attributes:
         log_ratio_: (K,) log of the new share of each class over the old one.
@@ -81,14 +81,16 @@ def with_prior(
 ) -> PriorShift:
     """Return a fitted calibrator for rows in which the classes have other, known shares.
 
-    It is exact if nothing else differs: rows of one class look alike in both worlds. Rows of the
-    new world that look different (covariate shift) break it, and so does a class that is missing
+    It is exact if only the shares differ, so that rows of one class look alike before and after.
+    New rows that look different (covariate shift) break it, and so does a class that is missing
     from the rows before.
 
     Args:
         calibrator: fitted, with a probability for each class.
-        prior: the share of each class in the new world; of all, by name or number, or in order.
-        before: rows with labels as the calibrator was fitted to, or the shares in these.
+        prior: the share of each class in the new rows, for all classes, by name or number or in
+            order.
+        before: rows like those that the calibrator was fitted to, with labels, or the shares in
+            them.
 
     Raises:
         InputError: shares that aren't above 0, don't sum to 1 or aren't of all classes.

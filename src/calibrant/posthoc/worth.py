@@ -76,17 +76,17 @@ WORDS: Mapping[State, str] = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CrossValidated(Drawn):
-    """What a fit changes on rows that it hasn't seen; prints as a table.
+    """What a fit changes on held-out rows; prints as a table.
 
     Attributes:
         method: what was fitted.
-        source: where the rows came from; folds: in how many parts they were held out.
-        score: the metric that decides: the NLL, of top labels that of being right.
+        source: where the rows came from; folds: number of parts in the cross-validation.
+        score: the metric that decides: the NLL, or for top labels the NLL of being right.
         before: the network's own confidences; after: those of the method, on the same resamples.
-        differences: of metrics and ``"confidence"``, after less before, with intervals. Those of
-            means are of the normal law, with what fits that share rows add to it
-            (`difference_of_losses`); that of the ECE is of the paired bootstrap.
-        note: what else is to be known, such as how a sample was drawn.
+        differences: of metrics and ``"confidence"``, after minus before, with intervals. Intervals
+            of means are normal, and wider because fits share rows (`difference_of_losses`); the
+            interval of the ECE is from the paired bootstrap.
+        note: other information, such as how a sample was drawn.
 
     Examples:
         >>> import calibrant as cb
@@ -135,7 +135,7 @@ class CrossValidated(Drawn):
         return "{} {} to {}, {}".format(metric.title, *values, low)
 
     def advice(self) -> str:
-        """Return what to make of it, where there is no gain; else nothing."""
+        """Return advice if there is no gain; otherwise nothing."""
         if self.state == "gain":
             return ""
         state = state_of(self.before)
@@ -197,7 +197,7 @@ class CrossValidated(Drawn):
         }
 
     def above(self) -> tuple[str, ...]:
-        """Return the finding, and what to make of it."""
+        """Return the finding and the advice."""
         return (f"{self.headline()} {self.advice()}".strip(),)
 
 
@@ -213,16 +213,16 @@ def cross_validated(
     engine: Engine | None = None,
     watch: Watcher | None = None,
 ) -> CrossValidated:
-    """Return what a fit is worth: metrics before and after it, on rows that it hasn't seen.
+    """Return what a fit is worth: metrics before and after it, on held-out rows.
 
-    It takes as many fits as there are folds, five of four fifths of the rows each; or three, where
-    the method holds rows out itself and has more than 2 000 of them. Clusters, and copies of a row,
-    are held out together. Of more than 50 000 rows a uniform sample is used.
+    It takes as many fits as there are folds: five, each to four fifths of the rows, or three if the
+    method cross-validates itself and has more than 2 000 rows. Clusters, and copies of a row, are
+    held out together. If there are more than 50 000 rows, a uniform sample is used.
 
     Args:
-        calibrator: a method's name, or a calibrator, which isn't fitted itself.
+        calibrator: a method's name, or a calibrator; it is copied, and isn't fitted itself.
         predictions: the rows.
-        folds: parts that the rows are held out in; 0: as above.
+        folds: number of parts; 0 for the numbers above.
         resamples, level, seed: as `evaluate` takes them; the seed is that of the folds as well.
         engine: who reads `Shards`.
         watch: called with a `Progress` as each fold begins.

@@ -61,25 +61,26 @@ class Predictions(RowTable):
     Attributes:
         kind: what `scores` are: ``"logits"``, ``"probs"``, ``"toplabel"`` or ``"score"``.
         scores: (N, K) array of any array-API library, or (N,) confidences or scores of others.
-        known_labels: (N,) int64 true labels, or None; `labels` returns them or says that there are
-            none.
-        predicted: (N,) int64 predicted labels, where scores are of the predicted label only.
+        known_labels: (N,) int64 true labels, or None; `labels` returns them, or raises an error if
+            there are none.
+        predicted: (N,) int64 predicted labels, if rows hold only the score of the predicted label.
         features: (N, D) penultimate features, or None.
         source: where the rows came from, named in every error message.
-        head: the last layer, which makes the scores of the features, or None.
+        head: the last layer, which turns the features into the scores, or None.
         reference: (M, D) features of other rows, such as training rows, or None.
-        weights: (N,) float64, at least 0: how much each row counts; None where all count alike.
+        weights: (N,) float64, at least 0: how much each row counts; None if all count alike.
         clusters: (N,) int64 number of the cluster that each row belongs to, such as a patient or a
-            document, whose rows aren't independent; None where every row stands alone.
-        binary: whether it is about one event, class 1 of two: what `from_binary` makes.
+            document, whose rows aren't independent; None if all rows are independent.
+        binary: whether rows are about one event, class 1 of two, as `from_binary` makes them.
         class_names: of the classes, or None.
-        grid: where rows stood that were several to a row, see `predictions.grids`; None for others.
-        label_index: (N,) of many labels a row, which of them each row is about.
-        label_names: what these labels are called.
-        origin: of the log of a tool what is known beside its rows, or None.
-        looked_at: whether it was checked that rows look like what they are taken for.
-        row_numbers: (N,) where each row stood in the set that these were taken from; None where
-            they are in its order, and all of it.
+        grid: the places of tokens, pixels or labels in the given rows, see `predictions.grids`;
+            None for other kinds.
+        label_index: (N,) for many labels, the label that each row is about.
+        label_names: names of these labels.
+        origin: for the log of a tool, what the log says besides its rows, or None.
+        looked_at: whether the rows were checked for signs that they were misread.
+        row_numbers: (N,) number of each row in the set from which these were taken; None for a
+            whole set in its order.
 
     Examples:
         >>> import calibrant as cb
@@ -102,7 +103,7 @@ class Predictions(RowTable):
 
     @property
     def n_classes(self) -> int | None:
-        """Number of classes K, the width of the scores; None where there is one number a row."""
+        """Number of classes K, the width of the scores; None if rows have one number each."""
         return None if self.top_only else int(self.scores.shape[1])
 
     @property
@@ -206,7 +207,7 @@ class Predictions(RowTable):
     def temperature(self) -> TemperatureFit:
         """The temperature of greatest likelihood on these rows, fitted when first asked for.
 
-        It warns of nothing; what there is to warn of stands in its `warning`.
+        It issues no warning; its `warning` has the text.
         """
         return fit_temperature(self.summary)
 
@@ -255,7 +256,7 @@ class Predictions(RowTable):
 
     @property
     def positive_name(self) -> str:
-        """What the positive class of binary predictions is called; "1" where it has no name."""
+        """Name of the positive class of binary predictions; "1" if it has none."""
         return self.class_names[1] if self.class_names else "1"
 
     def as_correctness(self, logits: Array | None = None) -> Self:
@@ -288,7 +289,7 @@ class Predictions(RowTable):
     def recalibrated(self, probs: Array) -> Self:
         """Return the same rows, in the same form, with other probabilities.
 
-        The last layer makes other scores than these, so it doesn't stay.
+        The last layer gives other scores, so it is left out.
 
         Args:
             probs: (N, K) as a calibrator gave them for the logits of `as_correctness()` of these;
@@ -307,7 +308,7 @@ class Predictions(RowTable):
         """Return the binary predictions of one of many labels, by its number or name.
 
         Raises:
-            PredictionsError: there are no many labels, or none of this name.
+            PredictionsError: the rows don't have many labels, or no label has this name.
         """
         names = self.label_names
         if names is None or self.label_index is None:
@@ -329,7 +330,7 @@ class Predictions(RowTable):
 
     @property
     def by_rows_given(self) -> Self:
-        """The same predictions of many labels, numbered by the rows that they are of.
+        """The same predictions of many labels, numbered by the rows as they were given.
 
         Each row that was given has a prediction of every label.
         """
@@ -340,7 +341,7 @@ class Predictions(RowTable):
     # --- some rows, and rows of several sets
 
     def take(self, index: NDArray[Any]) -> Self:
-        """Return the rows of an index, in its order; whatever NumPy takes as an index will do."""
+        """Return the rows of an index, in its order; any NumPy index will do."""
         chosen: IntArray = np.arange(self.n)[index]
 
         def rows(array: Array | None) -> Array | None:
@@ -365,14 +366,14 @@ class Predictions(RowTable):
     ) -> tuple[Self, Self]:
         """Split at random into `size` rows and the others; no row is in both.
 
-        Clusters stay whole, so that the first part has as many rows as whole clusters allow, at
-        most `size` but at least one cluster.
+        Clusters stay whole: the first part has as many whole clusters as fit in `size` rows, but at
+        least one.
 
         Args:
             size: rows of the first part: a count, or a fraction strictly between 0 and 1.
             seed: the same seed gives the same split.
-            stratify: give the first part its share of every true label, rounded up or down to
-                whole rows. It doesn't go with clusters.
+            stratify: give the first part its share of every true label, rounded up or down to whole
+                rows. It can't be combined with clusters.
 
         Raises:
             PredictionsError: either part would be empty, or labels are to be kept in proportion
@@ -384,7 +385,7 @@ class Predictions(RowTable):
 
     @property
     def counted(self) -> Self:
-        """The rows that count, all but those of weight 0; their weights sum to a number of rows.
+        """The rows whose weight isn't 0; their weights sum to a number of rows.
 
         Whole weights stay; others are scaled to a mean of 1; where all are 1 there are none left.
 
@@ -403,8 +404,8 @@ class Predictions(RowTable):
     def repeated(self) -> Self:
         """Return each row as often as its weight says, without weights.
 
-        For weights that count rows which were observed apart: what is then measured has the
-        intervals of those rows. Clusters stay.
+        Use it if weights count rows that were observed separately: intervals are then those of the
+        single rows. Clusters stay.
 
         Raises:
             PredictionsError: a weight that isn't a whole number.
@@ -428,7 +429,7 @@ class Predictions(RowTable):
         return replace(self.take(index), weights=None)
 
     def repeated_together(self) -> Self:
-        """Return `repeated` rows of which copies of one are a cluster, or stay in the row's."""
+        """Return `repeated` rows; copies of a row form a cluster, or stay in the row's cluster."""
         own = np.arange(self.n) if self.clusters is None else self.clusters
         return replace(self, clusters=own).repeated()
 
@@ -440,12 +441,12 @@ class Predictions(RowTable):
 
         Weights stay as they are. Clusters of different parts count as different ones. Features stay
         where all parts have them; the last layer and reference features where all have the same.
-        Names of the top-label form, which are numbered by the alphabet, are numbered anew.
+        Names of the top-label form, which are numbered by the alphabet, are numbered again.
 
         Args:
             parts: at least one.
-            clusters: (N,) names of the clusters of all rows together, where one reaches over
-                several parts; parts that are rows of several predictions have their own.
+            clusters: (N,) names of the clusters of all rows, if a cluster lies in several parts;
+                parts with several predictions a row keep their own.
             source: what messages call the set; by default the first part and how many others.
 
         Raises:

@@ -41,12 +41,13 @@ def save_figures(
     formats: Sequence[str] = FORMATS,
     dpi: float = 200,
 ) -> list[Path]:
-    """Write every figure that the rows can show into a folder, and return the files.
+    """Write every available figure of a result into a folder, and return the files.
 
-    Of a comparison they show its best method against the uncalibrated network, if that took part.
+    For a comparison they show its best method beside the uncalibrated network, if that was
+    compared.
 
     Args:
-        directory: is made if it isn't there.
+        directory: the folder, which is created if needed.
         result: what `evaluate` or `compare` found.
         formats: file extensions that matplotlib can write.
         dpi: resolution of pixel formats.

@@ -52,11 +52,11 @@ RETRIES = 3
 
 @dataclass(frozen=True)
 class Engine:
-    """What shards are worked on by.
+    """What processes the shards.
 
     Attributes:
         name: ``"processes"`` of this machine, or ``"dask"``.
-        workers: how many; None for one to a core.
+        workers: how many; None for one per core.
         scheduler: address of a running Dask scheduler; None for workers on this machine.
 
     Examples:
@@ -88,13 +88,13 @@ class Engine:
     def run(
         self, function: Callable[[Item], Result], items: Sequence[Item], *, apart: bool = False
     ) -> Iterator[tuple[int, Result]]:
-        """Yield the index of each item with what `function` returns of it, as they are done.
+        """Yield the index of each item with the result of `function`, as they are finished.
 
         Args:
             function: what is called.
             items: with these.
-            apart: whether even a single one is given to a process of its own, whose end is not
-                that of this one.
+            apart: whether even a single item gets a separate process, which may die without this
+                one.
 
         Raises:
             CalibrantError: what `function` raised; or `InputError`, where workers keep dying.

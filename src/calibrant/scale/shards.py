@@ -267,15 +267,15 @@ class Shard:
 
 
 class Shards:
-    """Predictions in many files, as one set; no row is read before it is wanted.
+    """Predictions in many files, as one set; rows are read only when they are needed.
 
-    Headers are read at once, so that a shard of other classes, another kind or without labels is
-    refused before anything long begins.
+    Headers are read at once, so that a shard with other classes, another kind of scores or no
+    labels is refused before the long work begins.
 
     Args:
         where: paths, folders, globs, manifests or URLs (see `located`), in the order of the rows.
         options: which columns are read, and as what, as `read_predictions` takes them.
-        skip_broken: leave out files that can't be read, rather than end with them.
+        skip_broken: leave out files that can't be read, instead of raising an error.
         fields: those of `ReadOptions`, by name, in place of what `options` says.
 
     Attributes:
@@ -284,7 +284,7 @@ class Shards:
         broken: the files that were left out, with the reason.
 
     Raises:
-        PredictionsError: no files, an unreadable header, or files that don't go together.
+        PredictionsError: no files, an unreadable header, or files that can't be one set.
 
     Examples:
         >>> import numpy as np

@@ -43,10 +43,11 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     With `cv` folds, each row is scored by a classifier that was fitted to the others, and one
     calibrator is fitted to all these scores together. With `ensemble` the probabilities are the
-    mean of what it makes of the folds' classifiers, sharpened, because a mean of several is surer
-    than each (`calibrant.sklearn.scores`; how much, one more classifier tells, fitted to what the
-    first two folds have in common). Otherwise they are what it makes of one classifier that is
-    fitted to all rows. Two classes go to the calibrator as one score a row.
+    mean of the calibrated probabilities of the folds' classifiers. The mean is sharpened, because
+    the mean of several classifiers is better than each (`calibrant.sklearn.scores`; one more
+    classifier, fitted to the rows that the first two folds share, shows by how much). Without
+    `ensemble` they are the calibrated probabilities of one classifier that is fitted to all rows.
+    With two classes the calibrator gets one score for each row.
 
     scikit-learn's `CalibratedClassifierCV` fits each calibrator of an ensemble to the scores of one
     fold, a fifth of the rows, and takes the plain mean.
@@ -54,23 +55,22 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     Args:
         estimator: a classifier with `decision_function` or `predict_proba`.
         method: of calibration, by its name on the command line (`calibrant methods`), or an
-            unfitted calibrator. It may need logits only. "auto" averages several by likelihood,
-            and for more than two classes has isotonic regression for each class among them, which
-            sees what margins and simple models of the features get wrong.
-        cv: folds, or a splitter or splits as scikit-learn knows them; "prefit" for an `estimator`
-            that is fitted already, and rows that it hasn't seen. Fewer folds are taken where a
-            class has fewer rows.
-        ensemble: keep the folds' classifiers, or fit one to all rows instead, which predicts
-            faster; "auto" keeps them.
+            unfitted calibrator. It may need logits only. "auto" averages several methods by
+            likelihood; for more than two classes isotonic regression for each class is among them.
+        cv: number of folds, or a splitter or splits as in scikit-learn; "prefit" if `estimator` is
+            already fitted, to other rows. If a class has fewer rows than there are folds, fewer
+            folds are used.
+        ensemble: True keeps the folds' classifiers; False fits one to all rows instead, which
+            predicts faster; "auto" keeps them.
         response: the method of `estimator` to calibrate; "auto" takes `decision_function` where it
             has one.
         n_jobs: processes that fit the folds, as in scikit-learn.
 
     Attributes:
         classes_: (K,) labels, sorted.
-        calibrator_: the fitted calibrator; it takes what `response` of a classifier gives, and can
-            be saved and exported alone. Its classes are named as `classes_`, and of two of them the
-            second one is the positive one.
+        calibrator_: the fitted calibrator; it takes the outputs of `response` of a classifier, and
+            can be saved and exported alone. It has the class names of `classes_`; with two classes
+            the second is the positive one.
         estimators_: the fitted classifiers.
         pool_: how much their mean is sharpened (`pool_.factor`).
         n_features_in_, feature_names_in_: those of the first, if it has them.

@@ -20,19 +20,19 @@ from calibrant.report.figures import Strategy, reliability_of_rows
 
 
 class ReliabilityDisplay:
-    """How often an event happens, over the probability that it was given, with intervals.
+    """How often an event happens at each predicted probability, with intervals.
 
-    Of two classes the event is the positive one, as in scikit-learn's `CalibrationDisplay`; of
-    more classes it is that the most probable one is right, or that it is the one of `pos_label`.
+    With two classes the event is the positive class, as in scikit-learn's `CalibrationDisplay`.
+    With more classes it is that the most probable class is right, or that the class is `pos_label`.
     Make it with `from_estimator` or `from_predictions`.
 
     Args:
-        rows: the given probability of each row and whether the event happened, sorted.
-        event: what the axis calls it.
+        rows: the predicted probability of each row and whether the event happened, sorted.
+        event: its name on the axis.
         name: of the classifier, for the legend.
 
     Attributes:
-        ax_, figure_: what `plot` has drawn into.
+        ax_, figure_: the axes and figure of `plot`.
 
     Examples:
         >>> from calibrant.sklearn import ReliabilityDisplay
@@ -91,8 +91,8 @@ class ReliabilityDisplay:
         Args:
             y_true: (N,) labels.
             y_prob: (N,) probabilities of the positive class, or (N, K) of all.
-            pos_label: of the event; of two classes the second by default, of more classes the
-                predicted one of each row.
+            pos_label: class of the event; by default the second of two classes, or with more
+                classes the predicted class of each row.
             classes: (K,) labels of the columns; sorted `y_true` by default.
             name: of the classifier, for the legend.
             plot: what `plot` takes.

@@ -82,20 +82,20 @@ def mixtures_for(
 
 
 class NetworkWithLoss(nn.Module):
-    """A network and its loss as one module: wrapped, compiled, learnt and saved together.
+    """A network and its loss as one module, which is wrapped, compiled, trained and saved.
 
         model = NetworkWithLoss(network, make_loss("fedlas-ls", n_classes=10), layer="fc")
         optimiser = SGD(model.parameters(), lr=0.1)
         value = model(inputs, target)
 
-    The call gives the loss what it asks for: the features that went into `layer` (FeDLaS), the
+    The call gives the loss what it needs: the features that went into `layer` (FeDLaS), the
     positions of the rows (CRL), mixtures of the inputs (RankMixup). In eval mode it gives the loss
     of held-out rows and learns nothing. What belongs to an epoch stays with the loop::
 
         model.start_epoch(epoch)  # schedules of gamma, the seed of the mixtures
         model.end_epoch(val_logits, val_target)  # CRL's counts, AdaFocal's bins
 
-    Its `state_dict` has all that the loss remembers, so a checkpoint needs nothing else.
+    Its `state_dict` has the loss's state too, so a checkpoint needs nothing else.
 
     Args:
         network: any module whose outputs are logits, a tuple that begins with them, a mapping with
@@ -103,9 +103,9 @@ class NetworkWithLoss(nn.Module):
         loss: one of this package's.
         layer: name of the network's last layer, as in `network.named_modules()`; None takes the
             last that was registered. Needed only for losses that need features.
-        features: where that layer is given a row for each token, which of them is the input's:
-            "first", "last" or "mean" of those that the attention mask counts, or a function of
-            what the layer is given. Or, in place of `layer`, its name.
+        features: if that layer gets a row for each token, how they become one row: "first", "last"
+            or "mean" of the tokens that the attention mask counts, or a function of the layer's
+            inputs. Or, in place of `layer`, the layer's name.
 
     Raises:
         InputError: the loss isn't this package's, or there is no such layer.
@@ -214,15 +214,15 @@ def for_trainer(
         loss: any loss with reduction "mean" that `needs` at most features.
         features: a tap on the model, or a function of the outputs, for losses that need features;
             (N, D), or (N, T, D) beside token logits.
-        served: of what the loss `needs`, what a `TrainerCallback` of yours sees to, since the
-            Trainer tells a loss of neither: "epochs" (`on_epoch_begin` calls ``loss.start_epoch``),
-            "validation" (`on_evaluate` calls ``loss.update_from_validation``).
-            `TrainerCalibration` sees to both.
+        served: which of the loss's `needs` a `TrainerCallback` of yours provides, since the Trainer
+            provides neither: "epochs" (`on_epoch_begin` calls ``loss.start_epoch``), "validation"
+            (`on_evaluate` calls ``loss.update_from_validation``). `TrainerCalibration` provides
+            both.
         given: a function of logits and labels that returns whatever else the loss is called with.
 
     Raises:
-        InputError: a loss that needs other things, has another reduction, or leaves out other
-            labels than -100, by which the Trainer counts.
+        InputError: a loss with other needs, another reduction, or another `ignore_index` than -100,
+            which the Trainer uses.
 
     Examples:
         >>> import torch

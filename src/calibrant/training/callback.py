@@ -34,27 +34,26 @@ class CalibrationCallback(Callback):
         trainer = Trainer(callbacks=[CalibrationCallback(layer="network.fc")])
 
     The module then calls ``self.loss(logits, target)`` as it would any other loss, right after the
-    forward pass that the logits come from, and the callback sees to the rest:
+    forward pass that gives the logits, and the callback does the rest:
 
-    - Losses that need features (FeDLaS) get those that last went into `layer`, in training,
-      validation and test. `accumulation_steps`, if left at 1, follows the trainer's
-      `accumulate_grad_batches`.
+    - Losses that need features (FeDLaS) get the latest input of `layer`, in training, validation
+      and test. `accumulation_steps`, if left at 1, follows the trainer's `accumulate_grad_batches`.
     - Losses that learn from validation (AdaFocal) are updated after each validation epoch of a fit,
       from the logits and targets that `validation_step` calls them with, gathered from all
       processes.
     - Schedules and counters learn of each epoch (`start_epoch`, `end_epoch`).
 
-    What belongs to a single batch stays with the module: CRL's ``index=``, RankMixup's mixtures;
-    or with a `NetworkWithLoss` in it, which hands over both.
-    The trainer's `gradient_clip_val` clips the gate of FeDLaS along with the network, which the
-    paper doesn't; to clip the network alone, override the module's `configure_gradient_clipping`.
+    The module passes what belongs to a single batch: CRL's ``index=`` and RankMixup's mixtures. A
+    `NetworkWithLoss` in the module passes both. The trainer's `gradient_clip_val` clips the gate of
+    FeDLaS along with the network, which the paper doesn't; to clip the network alone, override the
+    module's `configure_gradient_clipping`.
 
     Args:
         layer: name of the network's last layer within the module, as in `named_modules()`; None
             takes the last linear or convolutional one that was registered. Needed only for
             losses that need features.
-        features: where that layer is given a row for each token, "first", "last" or "mean" of
-            them or a function; see `NetworkWithLoss`.
+        features: if that layer gets a row for each token, "first", "last" or "mean" of them, or a
+            function; see `NetworkWithLoss`.
 
     Examples:
         >>> import torch

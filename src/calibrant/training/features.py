@@ -206,11 +206,11 @@ class PenultimateFeatures:
         layer: name of the layer as in `network.named_modules()`; None takes the last linear or
             convolutional layer that was registered, those of losses left out, and warns if another
             looks like a head as well.
-        pool: what makes one row of features for each input, where the layer is given a row for each
-            of its tokens, (N, T, D): "first", "last" or "mean" of those that the network's
-            `attention_mask` counts (all, if it is called without one), or a function of what the
-            layer is given. None hands that out as it is.
-        detach: hand out features that carry no gradient.
+        pool: how one row of features is made for each input if the layer gets a row for each token,
+            (N, T, D): "first", "last" or "mean" of the tokens that the network's `attention_mask`
+            counts (all, if it is called without one), or a function of the layer's input. None
+            leaves the input as it is.
+        detach: whether features carry no gradient.
 
     Raises:
         InputError: no such layer, or no such pooling.
@@ -260,7 +260,7 @@ class PenultimateFeatures:
 
     @property
     def features(self) -> Tensor:
-        """What went into the layer in the last forward pass, (N, D) or (N, D, ...).
+        """The input of the layer in the last forward pass, (N, D) or (N, D, ...).
 
         Raises:
             InputError: no forward pass yet.

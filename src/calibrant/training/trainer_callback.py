@@ -36,32 +36,32 @@ STATE = "loss_state"
 
 
 class TrainerCalibration(TrainerCallback, ExportableState):
-    """Serves the loss that a model of Hugging Face holds as `calibration_loss`.
+    """Serves the loss `calibration_loss` of a Hugging Face model.
 
         model.calibration_loss = make_loss("adafocal", n_classes)
         calibration = TrainerCalibration(model)
         Trainer(model, ..., compute_loss_func=calibration.compute_loss, callbacks=[calibration])
 
-    - Features (FeDLaS) are what last went into `layer`; `accumulation_steps`, if left at 1, follows
+    - Features (FeDLaS) are the latest input of `layer`; `accumulation_steps`, if left at 1, follows
       `gradient_accumulation_steps`.
     - Validation rows (AdaFocal) are those of each evaluation within training; set `eval_strategy`.
-    - Epochs (schedules, CRL) are told as they begin and end.
+    - Schedules and CRL learn when epochs begin and end.
     - Positions (CRL) are the column "index" of the training rows, taken out before the model sees
       it; set `remove_unused_columns=False`.
     - Mixtures (RankMixup) are made of the only input that holds floating-point numbers, or of the
       embeddings of `input_ids`.
 
     Being a part of the model, the loss is in its optimiser, checkpoints and train and eval modes.
-    That also holds where a wrapper trains a few weights of the model only and keeps nothing else,
-    as PEFT does, be it put around the model before or after the loss was set: its parameters learn,
-    and its state is in the ``trainer_state.json`` of each checkpoint, from which a run goes on.
+    That also holds for a wrapper that trains and saves only a few weights of the model, such as
+    PEFT, whether it wraps the model before or after the loss was set: the loss's parameters learn,
+    and its state is in the ``trainer_state.json`` of each checkpoint, from which a run continues.
 
     Args:
         model: with a loss of this package as `calibration_loss`.
         layer: name of its last layer, as in `named_modules()`; None takes the last that was
             registered. Needed only for losses that need features.
-        features: where that layer is given a row for each token, as the score of a language model,
-            "first", "last" or "mean" of them or a function; see `NetworkWithLoss`.
+        features: if that layer gets a row for each token, as in a language model, "first", "last"
+            or "mean" of them, or a function; see `NetworkWithLoss`.
 
     Raises:
         InputError: the model holds no such loss, or one that `for_trainer` refuses.

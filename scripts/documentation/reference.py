@@ -35,7 +35,7 @@ PACKAGES = (
 )
 # What `python -m benchmarks.losses` measured.
 COSTS = Path(__file__).parents[2] / "benchmarks/results/losses.json"
-LISTED = ("Args", "Attributes", "Raises")
+LISTED = {"Args": "Arguments", "Attributes": "Attributes", "Raises": "Errors"}
 # What Markdown would take for markup outside of code.
 MARKUP = re.compile(r"(`[^`]*`)|([\[\]<>*_|\\])")
 
@@ -53,6 +53,9 @@ def write_reference(folder: Path) -> list[Path]:
 
 def prose(text: str) -> str:
     """Return a paragraph of a docstring as Markdown; what is indented stays as it is."""
+    if text.startswith("- "):
+        items = re.split(r"^- ", text, flags=re.MULTILINE)[1:]
+        return "\n".join(f"- {prose(' '.join(item.split()))}" for item in items)
     if "\n" in text or text.startswith("    "):
         return fenced(inspect.cleandoc(text))
     return MARKUP.sub(lambda found: found[1] or f"\\{found[2]}", text)
@@ -134,7 +137,7 @@ def _method_pages() -> dict[str, str]:
             facts += [
                 ("family", prose(each.facts.family)),
                 ("cost of a fit", prose(each.facts.cost)),
-                ("fails", prose(each.facts.fails)),
+                ("when it fails", prose(each.facts.fails)),
             ]
         facts.append(("in Python", f"`{kind.__name__}`"))
         pages[f"methods/{each.method}.md"] = _page(
@@ -190,7 +193,7 @@ def _metric_pages() -> dict[str, str]:
             ("convention", prose(metric.definition)),
             ("better", f"{metric.ideal:g}" if metric.ideal is not None else better),
             ("cost", prose(metric.effort or "")),
-            ("misleads", prose(metric.fails or "")),
+            ("when it misleads", prose(metric.fails or "")),
         ]
         function = metric.function
         if function is not None:
@@ -267,7 +270,7 @@ def loss_pages() -> dict[str, str]:
         facts = [
             ("in words", prose(entry.words)),
             ("source", prose(entry.paper)),
-            ("fails", prose(kind.fails)),
+            ("when it fails", prose(kind.fails)),
             ("what a row's loss depends on", prose(kind.distributed)),
             ("remembers from batch to batch", prose(kind.state or "nothing")),
             (
@@ -508,8 +511,8 @@ def _signature(thing: Any) -> str:
 def _text_of(thing: Any) -> str:
     text = Docstring.of(thing)
     parts = [prose(text.summary), *map(prose, text.paragraphs)]
-    for title in LISTED:
-        items = text.items(title)
+    for section, title in LISTED.items():
+        items = text.items(section)
         if items:
             lines = [f"- `{name}`: {prose(' '.join(m.split()))}" for name, m in items.items()]
             parts.append(f"**{title}**\n\n" + "\n".join(lines))

@@ -163,7 +163,7 @@ def tempered(n: int, n_classes: int, temperature: float = 2.0, seed: int = 0) ->
 
     Args:
         n: N. n_classes: K. temperature: T > 0 of the reported logits z = T z*.
-        seed: of the rows.
+        seed: for the rows.
 
     Raises:
         InputError: no rows, fewer than two classes, or a temperature that isn't positive.
@@ -229,7 +229,7 @@ def top_label(
         curve: P(correct | c), from (N,) confidences to (N,) probabilities.
         n_classes: K; predicted labels, and the true ones of wrong rows, are equally likely.
         low, high: ends of the interval that confidences are uniform in.
-        seed: of the rows.
+        seed: for the rows.
 
     Raises:
         InputError: no rows, fewer than two classes, confidences outside [0, 1], or a curve that

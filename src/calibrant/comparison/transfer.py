@@ -157,7 +157,7 @@ def transfer(
             of confidences that of being right.
         resamples: bootstrap resamples behind each interval.
         level: coverage of the intervals.
-        seed: of splits and resamples.
+        seed: for splits and resamples.
         watch: called with a `Progress` before a set is fitted to.
 
     Raises:

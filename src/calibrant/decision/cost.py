@@ -70,7 +70,7 @@ def net_benefit(
         probability: (N,) of the event; event: (N,) whether it happened.
         said: the same by the probabilities as the model said them, before they were calibrated.
         level: coverage of the intervals.
-        seed: of the resamples.
+        seed: for the resamples.
     """
     odds = AT / (1 - AT)
 

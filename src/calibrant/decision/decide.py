@@ -160,8 +160,8 @@ def decide(
     each row in memory, and the other rules keep all probabilities.
 
     Args:
-        calibrator: fitted, or what is to be fitted.
-        rows: with labels, of the kind that the calibrator takes.
+        calibrator: a fitted calibrator, or an unfitted one or the name of a method.
+        rows: labelled rows of the kind that the calibrator takes.
         risk: error rate among answered rows, a fraction.
         loss: (N,) loss of each row, from 0 to 1, or a function that computes it from calibrated
             rows.
@@ -177,12 +177,12 @@ def decide(
         cover: share of the sets that should contain the true class, a fraction.
         score: the score that makes the sets: ``"lac"``, ``"aps"`` or ``"raps"``.
         level: coverage of intervals.
-        seed: of the halves, and of the order of bets.
+        seed: for the halves, and of the order of bets.
 
     Raises:
         InputError: no rule or several, a number out of range, or rows that the calibrator was
             fitted to.
-        PredictionsError: rows that the calibrator doesn't take.
+        PredictionsError: the calibrator can't take these rows.
 
     References:
         Geifman & El-Yaniv, NeurIPS 2017; Angelopoulos et al., arXiv 2110.01052.
@@ -269,7 +269,7 @@ def calibrated_rows(
     """Return rows that count, calibrated, and which of those that were given they are.
 
     Args:
-        calibrator: the fitted one; rows: with labels.
+        calibrator: the fitted one; rows: labelled rows.
         top: whether the confidence of the predicted class is all that is needed of many files.
         of: the class whose probability is all that is needed; None for another rule.
     """
@@ -366,9 +366,10 @@ def decide_by(
     """Decide in each group of rows, under one promise that holds for all groups at once.
 
     Args:
-        calibrator: fitted, to other rows than these, or what is to be fitted to one half of them.
-        rows: with labels.
-        groups: (N,) values, a group for each, or ``"predicted"``, ``"confidence"``, ``"margin"``.
+        calibrator: a calibrator fitted to other rows, or an unfitted one or the name of a method.
+        rows: labelled rows.
+        groups: (N,) values, where each distinct value is a group, or ``"predicted"``,
+            ``"confidence"``, ``"margin"``.
         risk: error rate among answered rows of each group, a fraction.
         loss: (N,) loss of each row; the promise is about its mean instead of errors, see `decide`.
         precision, recall: of one class in each group, instead of a risk; of: that class.
@@ -378,12 +379,12 @@ def decide_by(
         sure: probability that the promise holds for all groups, over sets of rows like these.
         by: the name of the groups' column; new rows need this column too.
         level: coverage of intervals.
-        seed: of bets and halves.
+        seed: for bets and halves.
 
     Raises:
         InputError: no rule or several, a number out of range, groups by true label, rows of the
             fit, or no group that is large enough.
-        PredictionsError: rows that the calibrator doesn't take.
+        PredictionsError: the calibrator can't take these rows.
 
     Examples:
         >>> import calibrant as cb

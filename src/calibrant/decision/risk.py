@@ -359,7 +359,7 @@ def by_risk(
         measure: what the risk is of; of: the class of precision and recall.
         loss: (N,) of each row, where that is what it is of.
         level: coverage of intervals.
-        seed: of the order of the bets on clusters or weighted rows.
+        seed: for the order of the bets on clusters or weighted rows.
         common: the fields of every decision.
     """
     score, lost = rows.confidence, (~rows.correct).astype(np.float64) if loss is None else loss

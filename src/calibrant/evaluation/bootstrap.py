@@ -204,7 +204,7 @@ class Draws:
     Attributes:
         number: G, or N.
         sizes: how many resamples each batch holds.
-        seed: of the random numbers.
+        seed: for the random numbers.
         kept: what `of` returns, where it serves several evaluations.
     """
 
@@ -297,7 +297,7 @@ def bootstrap(
         rows: the same, sorted by confidence.
         metrics: what to compute; those of whole rows bring their own resamples.
         resamples: R.
-        seed: of the random numbers.
+        seed: for the random numbers.
         clusters: of the rows, drawn whole; None where every row stands alone.
     """
     if not metrics:
@@ -351,7 +351,7 @@ def floor(
         rows: N sorted rows, of which only the confidences are used.
         metrics: what to compute; metrics without a floor are passed over.
         resamples: R.
-        seed: of the random numbers.
+        seed: for the random numbers.
         honest: how outcomes of these rows depend on one another.
     """
 

@@ -60,7 +60,7 @@ class Plan:
         column: the column that groups them, or that names their clusters.
         cuts: where groups by margin or confidence begin, but for the first.
         clustered: whether `column` names clusters.
-        seed: of the blocks that rows are dealt into.
+        seed: for the blocks that rows are dealt into.
     """
 
     metrics: tuple[str, ...]

@@ -243,7 +243,7 @@ def evaluate_by(
         resamples: bootstrap resamples in each group, and simulated calibrated data sets; None for
             as many as `evaluate` takes.
         level: nominal coverage of the intervals.
-        seed: of the resamples.
+        seed: for the resamples.
         engine, skip_broken: as `evaluate` takes them.
         watch: called with a `Progress` as files are done, and before each group with its name.
 
@@ -343,9 +343,7 @@ def evaluate_labels(
         metrics: as `evaluate` takes them, the first one leads; None for those of the probability
             that a label is true (`LABEL_METRICS`).
         min_rows: labels with fewer rows are left out.
-        resamples: see `evaluate`; level and seed too.
-        level: see there.
-        seed: see there.
+        resamples, level, seed: as `evaluate` takes them.
         watch: called with a `Progress` before each label.
 
     Raises:
@@ -437,7 +435,7 @@ class Family:
     """Groups of rows, to be told from calibrated ones all together; one metric for all of them.
 
     Args:
-        seed: of the calibrated data sets that are simulated.
+        seed: for the calibrated data sets that are simulated.
     """
 
     def __init__(self, seed: int) -> None:

@@ -225,7 +225,7 @@ def multicalibration(
         pairs: whether groups of two columns are looked at as well.
         min_rows: smaller groups are left out, and named.
         draws: simulated calibrated data sets; None for 1 000, fewer of more than 100 000 rows.
-        seed: of these.
+        seed: for these.
 
     Raises:
         InputError: no column, too many values in one, or no group that is large enough.

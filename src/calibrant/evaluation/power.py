@@ -97,7 +97,7 @@ def rows_needed(
         ece: calibration error to see, a fraction above 0 and below the mean confidence.
         power: chance to see it.
         significance: chance of a false alarm.
-        seed: of the simulation.
+        seed: for the simulation.
         weights: (N,) how much each of the confidences counts.
         design_effect: how many rows with weights, or in clusters, are worth one independent row;
             the answer for independent rows is multiplied by it. None takes it from the predictions

@@ -54,7 +54,7 @@ def sample_of(
         predictions: what `evaluate` takes, or one shard of `Shards`.
         labels, sample_weight, clusters: see `evaluate`.
         metrics: the metrics that the cells of files should support.
-        seed: of the random blocks of rows, for metrics of whole rows.
+        seed: for the random blocks of rows, for metrics of whole rows.
         engine, skip_broken, watch: see `evaluate`.
 
     Examples:

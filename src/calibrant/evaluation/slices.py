@@ -118,7 +118,7 @@ def accuracy_of_all(
         inclusion: (N,) probability with which each row was drawn into the slice; None where all had
             the same.
         level: coverage of the intervals.
-        seed: of folds and permutations.
+        seed: for folds and permutations.
 
     Raises:
         PredictionsError: other shapes, outcomes outside [0, 1], fewer than two of them, or

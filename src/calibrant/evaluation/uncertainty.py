@@ -347,7 +347,7 @@ def stretched(
         predictions: N rows.
         scores: the same, scored.
         level: nominal coverage of the interval.
-        seed: of the choice of rows.
+        seed: for the choice of rows.
     """
     n, wrong = len(scores.correct), int(np.sum(~scores.correct))
     to_wrong = wrong <= n - wrong

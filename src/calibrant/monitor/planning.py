@@ -130,7 +130,7 @@ def plan(
         drift: by how much probabilities lie below confidences, a fraction above the tolerance.
         clusters: (n,) names of clusters; None where each row stands alone.
         correlation: of these normal numbers, from 0 to below 1.
-        seed: of the draws.
+        seed: for the draws.
         settings: of `Monitor`, such as ``tolerance``.
 
     Raises:

@@ -260,13 +260,13 @@ def expected_accuracy(
     intervals then leave out the uncertainty of the shares.
 
     Args:
-        calibrator: fitted.
+        calibrator: a fitted calibrator.
         rows: the new rows; their labels aren't used. Clusters are used if both sets have them.
         before: the rows that the calibrator was fitted to, with labels. With other rows the
             intervals leave out the uncertainty of the fit, and a note says so.
         resamples: of the rows before; each takes as long as a fit.
         level: coverage of the intervals.
-        seed: of the resamples and of outcomes.
+        seed: for the resamples and of outcomes.
         watch: called with a `Progress` before each resample.
 
     Raises:

@@ -115,7 +115,7 @@ class AutoCalibrator(Calibrator):
             four million logits. With so many, candidates are compared on a sample of the rows, and
             no chain is tried whose first step alone is clearly worse than temperature scaling.
         repeats: 0 for as many as go through 1 500 rows, at most 3.
-        seed: of the folds.
+        seed: for the folds.
 
     Attributes:
         steps_: the fitted last step of each chain, by the chain's name, such as

@@ -141,7 +141,7 @@ class Calibrator(Estimator):
             predictions: rows in memory, or many files.
             sample: rows of the sample of many files; None for two million, one million for chains
                 and `auto`, and no more than 67 million numbers in all.
-            seed: of the sample.
+            seed: for the sample.
             engine, skip_broken, watch: as `evaluate` takes them.
 
         Raises:

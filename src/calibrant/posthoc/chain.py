@@ -54,7 +54,7 @@ class Chain(Calibrator):
     Args:
         folds: parts for cross-fitting; with 1 each step is fitted to the outputs for the rows that
             the step before was fitted to.
-        seed: of the folds.
+        seed: for the folds.
 
     Attributes:
         steps_: the fitted steps, in order; each also by its name, such as `svs_`.
@@ -309,7 +309,7 @@ class ProbitTopRestScaling(Chain):
         knots, penalty: of top-rest scaling.
         folds: parts in which the two are compared. With two parts the comparison takes no longer
             than a fit to all rows.
-        seed: of the folds.
+        seed: for the folds.
 
     Attributes:
         first_: the fitted probit or temperature scaling; top_rest_: the fitted top-rest scaling

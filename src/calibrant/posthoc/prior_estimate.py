@@ -109,7 +109,7 @@ class PriorEstimate(Result):
         p_nothing_else: p-value of the mean confidence if only the shares have changed.
         confidence, expected_confidence: mean calibrated confidence of the new rows, and that of the
             rows before, weighted to the new shares.
-        calibrator: the calibrator with these shares behind it.
+        calibrator: the calibrator, corrected for these shares.
         level: coverage of the intervals.
         notes: reasons to doubt the estimate.
 
@@ -224,13 +224,13 @@ def estimate_prior(
     than its share even in the rows before: that is tested, and noted.
 
     Args:
-        calibrator: fitted, with a probability for each class.
+        calibrator: a fitted calibrator that gives a probability for each class.
         rows: the new rows; their labels aren't used.
         before: the rows that the calibrator was fitted to, with labels. With other rows the
             intervals leave out the uncertainty of the fit, and a note says so.
         resamples: of both sets of rows; each takes as long as a fit.
         level: coverage of the intervals.
-        seed: of the resamples.
+        seed: for the resamples.
         watch: called with a `Progress` before each resample.
 
     Raises:

@@ -86,14 +86,14 @@ def with_prior(
     from the rows before.
 
     Args:
-        calibrator: fitted, with a probability for each class.
+        calibrator: a fitted calibrator that gives a probability for each class.
         prior: the share of each class in the new rows, for all classes, by name or number or in
             order.
         before: rows like those that the calibrator was fitted to, with labels, or the shares in
             them.
 
     Raises:
-        InputError: shares that aren't above 0, don't sum to 1 or aren't of all classes.
+        InputError: shares that aren't above 0, don't sum to 1, or don't cover all classes.
         NotApplicableError: the calibrator takes features, or has the confidence of one class only.
 
     Examples:
@@ -131,7 +131,7 @@ def with_kept_negatives(calibrator: Calibrator, kept: float) -> PriorShift:
     "Practical lessons from predicting clicks on ads at Facebook", 2014).
 
     Args:
-        calibrator: fitted, of two classes, of which the second is the positive one.
+        calibrator: a fitted calibrator of two classes; the second is the positive one.
         kept: share of the negative rows that were kept, a fraction.
 
     Raises:

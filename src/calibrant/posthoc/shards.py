@@ -291,7 +291,7 @@ class ShardWork:
         Args:
             most: rows of it, where nobody says how many; fewer of very wide ones.
             wanted: rows of it, or None.
-            seed: of the draw.
+            seed: for the draw.
         """
         shards = self.shards
         rows = affordable(shards, most) if wanted is None else wanted

@@ -224,7 +224,7 @@ def cross_validated(
         predictions: the rows.
         folds: number of parts; 0 for the numbers above.
         resamples, level, seed: as `evaluate` takes them; the seed is that of the folds as well.
-        engine: who reads `Shards`.
+        engine: what reads `Shards`.
         watch: called with a `Progress` as each fold begins.
 
     Raises:

@@ -166,7 +166,7 @@ def smoothed_reliability(
         points: G positions, equally spaced over [0, 1].
         level: coverage of the pointwise percentile band.
         resamples: bootstrap resamples of the rows.
-        seed: of the resamples.
+        seed: for the resamples.
 
     Raises:
         InputError: width, points or resamples out of range.

@@ -65,7 +65,7 @@ def sample(
     Args:
         shards: the files.
         wanted: rows of the sample.
-        seed: of the sample.
+        seed: for the sample.
         engine: who reads.
         watch: called with a `Progress` as shards are done.
         broken: takes up shards that can't be read, with the reason; None to end with them.

@@ -29,7 +29,7 @@ class ReliabilityDisplay:
     Args:
         rows: the predicted probability of each row and whether the event happened, sorted.
         event: its name on the axis.
-        name: of the classifier, for the legend.
+        name: name of the classifier in the legend.
 
     Attributes:
         ax_, figure_: the axes and figure of `plot`.
@@ -54,10 +54,10 @@ class ReliabilityDisplay:
         """Draw the diagram of a fitted classifier.
 
         Args:
-            estimator: with `predict_proba`.
+            estimator: a fitted classifier with `predict_proba`.
             X: (N, D) rows that it wasn't fitted to.
             y: (N,) labels.
-            pos_label: of the event.
+            pos_label: class of the event.
             plot: what `plot` takes.
 
         Raises:
@@ -94,7 +94,7 @@ class ReliabilityDisplay:
             pos_label: class of the event; by default the second of two classes, or with more
                 classes the predicted class of each row.
             classes: (K,) labels of the columns; sorted `y_true` by default.
-            name: of the classifier, for the legend.
+            name: name of the classifier in the legend.
             plot: what `plot` takes.
 
         Raises:

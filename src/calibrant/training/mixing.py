@@ -66,7 +66,7 @@ class Mixup:
     Args:
         alpha: of the Beta distribution, 0.1 to 0.4 in the paper on calibration.
         larger_share: take max(share, 1 - share), so that x dominates.
-        seed: of shares and permutations; several numbers, such as epoch and batch, make one seed.
+        seed: for shares and permutations; several numbers, such as epoch and batch, make one seed.
 
     Examples:
         >>> import torch
@@ -112,7 +112,7 @@ class RegMixup:
         weight: of the mixed half.
         total: "mean" as above, or "sum": loss(x, y) + weight * mixup loss, the paper's formula,
             which is 1 + weight times as large and so learns at a higher rate.
-        seed: of shares and permutations.
+        seed: for shares and permutations.
 
     Examples:
         >>> import torch
@@ -267,7 +267,7 @@ class MIT:
         alpha: shares are max(u, 1 - u) and min(v, 1 - v) of u, v from Beta(alpha, alpha).
         margin: shares are drawn again until l1 - l2 is at least this, from 0 to 0.99. Small
             differences blow the outputs up; the authors recommend 0 and 0.5 and set 0.5.
-        seed: of shares and permutations.
+        seed: for shares and permutations.
 
     Raises:
         InputError: an argument out of range, or an alpha whose shares are hardly ever so far apart.

@@ -58,7 +58,7 @@ class GroupCalibration(FeatureCalibrator):
         penalty: see above.
         shrinkage: of each group's ratio r to the single temperature: shrinkage / 2 * (r - 1)^2, in
             units of one row's likelihood.
-        seed: of the random starts.
+        seed: for the random starts.
         max_iterations: steps of each partition, 100 of L-BFGS in the paper. A partition needn't be
             the best one: on the sample 30, 50, 100, 200 and 400 steps end at the same likelihood.
 

@@ -48,7 +48,7 @@ def fold_numbers(
     Args:
         rows: N rows.
         folds: how many.
-        seed: of the draw.
+        seed: for the draw.
         clusters: see above.
         blind: None for blind ones of two classes.
 
@@ -202,7 +202,7 @@ class CrossValidation:
         folds: parts of each repeat, at least 2.
         repeats: how often the rows are divided anew.
         score: the loss of a row: ``"nll"`` or ``"brier"``.
-        seed: of the folds.
+        seed: for the folds.
     """
 
     def __init__(

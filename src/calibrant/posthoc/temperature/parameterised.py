@@ -170,7 +170,7 @@ class ParameterisedTemperature(RowTemperature):
             a CIFAR-10 network, and 3 and 10 did on a CIFAR-100 network.
         restarts: networks to start from.
         max_iterations: L-BFGS steps at most, for each.
-        seed: of the first layers; the same seed gives the same fit.
+        seed: for the first layers; the same seed gives the same fit.
         guard: with at most 5 000 rows, take temperature scaling unless the network gains on it by
             more than a standard error of the paired difference, in five-fold cross-validation.
             False is the network as published.

@@ -324,7 +324,7 @@ class TrainingBatches:
         images: what to train on.
         normalise: applied last.
         batch_size: images a step, over all devices.
-        seed: of order and augmentation.
+        seed: for order and augmentation.
         padding: of the random crop.
         drop_last: leave out a last batch that isn't full.
         rank: which of the devices this is.

@@ -186,7 +186,7 @@ class RunSettings:
         rate: (peak) learning rate.
         weight_decay: of the weights.
         plain_share: of the epochs, at the end, that see images as they are.
-        seed: of weights, batches, augmentation and, if the protocol says so, the split.
+        seed: for weights, batches, augmentation and, if the protocol says so, the split.
         n_classes: needed where the data don't name their classes.
         image_size: side of the square that images in folders are stretched to; None leaves them.
         precision: "32"; "bf16" or "16" for mixed precision in training. What is measured in the end

@@ -122,7 +122,7 @@ class BalancedHead(nn.Module):
         channels: C or D.
         n_classes: K.
         kernel_size: of the adaptor's convolutions: 3 for maps, 1 for pooled features.
-        seed: of the frame.
+        seed: for the frame.
         norm_momentum: share of a batch's statistics in the running ones of the batch norms.
     """
 

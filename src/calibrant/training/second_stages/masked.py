@@ -80,7 +80,7 @@ class MaskedHeads:
         widths: inputs, hidden units and classes, such as (64, 64, 10), or (64, 10) for one layer.
         count: how many heads, R. All start from the same weights and share the uniform numbers
             behind their masks, so that they differ in nothing but what they are meant to.
-        seed: of weights and masks.
+        seed: for weights and masks.
         descent: how they learn.
     """
 
@@ -356,7 +356,7 @@ def mask_at_inference(
         retentions: probabilities of keeping a connection.
         batch_size: rows that share a mask.
         repeats: how often all rows are measured; the results are averaged.
-        seed: of the masks.
+        seed: for the masks.
 
     Raises:
         InputError: arrays that don't fit, or a number out of range.

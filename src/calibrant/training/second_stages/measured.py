@@ -183,7 +183,7 @@ def beside_temperature(
         old: its predictions for the rows to measure on.
         new: predictions of the new head for the same rows, in the same order.
         resamples: of the bootstrap; None as for `evaluate`.
-        seed: of the bootstrap.
+        seed: for the bootstrap.
     """
     # What the fit would warn of belongs to what is said of the comparison.
     fit = fitted_on.temperature

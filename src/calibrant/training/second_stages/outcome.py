@@ -129,7 +129,7 @@ def run_second_stage(
             that the new head is compared with; None takes a tenth of the training rows, drawn by
             the stage's seed, with a warning.
         resamples: of the bootstrap; None as for `evaluate`.
-        seed: of the bootstrap.
+        seed: for the bootstrap.
         progress: called with a line of text as each epoch begins.
 
     Raises:

@@ -232,7 +232,7 @@ class FeatureRows:
             features: (N, D) finite numbers.
             labels: (N,) whole numbers.
             n_classes: number of classes; None if every class occurs among the labels.
-            seed: of the order of the rows.
+            seed: for the order of the rows.
             source: begins the error messages.
 
         Raises:

@@ -168,7 +168,7 @@ class SMART(SummaryTemperature):
         hidden: hidden units H.
         max_iterations: steps at most. A network of more than 400 weights (the indicator
             ``"logits"`` of many classes) is fitted by L-BFGS, four steps for each.
-        seed: of the places where the hidden units start to bend; the same seed gives the same fit.
+        seed: for the places where the hidden units start to bend; the same seed gives the same fit.
 
     Attributes:
         reference_: 1 / T0.

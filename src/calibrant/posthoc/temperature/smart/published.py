@@ -95,7 +95,7 @@ class PublishedSMART(SummaryTemperature):
         max_epochs: steps at most.
         patience: steps without a lower loss after which the fit ends.
         min_delta: by how much a loss has to be lower to count as such.
-        seed: of the first weights; the same seed gives the same fit, other seeds other ones.
+        seed: for the first weights; the same seed gives the same fit, other seeds other ones.
 
     Attributes:
         mean_, deviation_: (d,) standardisation of the indicator (sample deviation).

@@ -103,7 +103,7 @@ def compare(
             it.
         resamples: bootstrap resamples; None for as many as `evaluate` takes.
         level: nominal coverage of all intervals.
-        seed: for the resamples, and of the samples of many files.
+        seed: for the resamples, and for the samples of many files.
         engine, skip_broken: as `evaluate` takes them; a warning names the files left out.
         watch: called with a `Progress` as files are done, and before each method, in their order,
             with its name.

@@ -177,7 +177,7 @@ def decide(
         cover: share of the sets that should contain the true class, a fraction.
         score: the score that makes the sets: ``"lac"``, ``"aps"`` or ``"raps"``.
         level: coverage of intervals.
-        seed: for the halves, and of the order of bets.
+        seed: for the halves, and for the order of bets.
 
     Raises:
         InputError: no rule or several, a number out of range, or rows that the calibrator was

@@ -147,7 +147,7 @@ class MeasuredSplit:
     Args:
         predictions: N rows of either kind that has full rows.
         resamples: how many bootstrap replicates.
-        seed: for them, and of the calibrated labels.
+        seed: for them, and for the calibrated labels.
     """
 
     def __init__(self, predictions: Predictions, resamples: int, seed: int) -> None:

@@ -266,7 +266,7 @@ def expected_accuracy(
             intervals leave out the uncertainty of the fit, and a note says so.
         resamples: of the rows before; each takes as long as a fit.
         level: coverage of the intervals.
-        seed: for the resamples and of outcomes.
+        seed: for the resamples and for outcomes.
         watch: called with a `Progress` before each resample.
 
     Raises:

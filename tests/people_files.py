@@ -676,6 +676,42 @@ def long_table_of_two_classes(d: Path) -> Path:
     return table(d / "a.csv", prob=both, label=np.repeat(EVENT, 2))
 
 
+@case(readable=False)
+def long_table_shuffled(d: Path) -> Path:
+    order = np.random.default_rng(0).permutation(ROWS * K)
+    truth = np.eye(K, dtype=int)[LABELS].reshape(-1)
+    return table(d / "a.csv", prob=PROBS.reshape(-1)[order], label=truth[order])
+
+
+@case(readable=False)
+def long_table_of_two_classes_shuffled(d: Path) -> Path:
+    both, truth = np.append(CHANCE, 1 - CHANCE), np.append(EVENT, 1 - EVENT)
+    order = np.random.default_rng(0).permutation(2 * ROWS)
+    return table(d / "a.csv", prob=both[order], label=truth[order])
+
+
+@case(readable=False)
+def a_mean_below_the_rows(d: Path) -> Path:
+    rows = np.append(PROBS, PROBS.mean(axis=0, keepdims=True), axis=0)
+    return table(d / "a.csv", label=np.append(LABELS, 0), **by("prob_", rows))
+
+
+@case(readable=False)
+def two_columns_swapped(d: Path) -> Path:
+    return npz(d / "a.npz", logits=LOGITS[:, [1, 0, 2, 3, 4]], labels=LABELS)
+
+
+@case(readable=False)
+def a_row_missing_in_the_middle(d: Path) -> Path:
+    labels = np.append(LABELS[: ROWS // 3], np.roll(LABELS[ROWS // 3 :], 1))
+    return npz(d / "a.npz", logits=LOGITS, labels=labels)
+
+
+@case(readable=False)
+def logits_times_100(d: Path) -> Path:
+    return npz(d / "a.npz", logits=100 * LOGITS, labels=LABELS)
+
+
 # --- a confidence and what is right
 
 

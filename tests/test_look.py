@@ -253,6 +253,37 @@ def test_a_bad_model_is_not_accused(make: Any, k: int) -> None:
             assert not look(rows), (n, seed)
 
 
+@pytest.mark.parametrize("n", [40, 300, 2000])
+def test_good_models_are_not_accused(n: int) -> None:
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        k = int(rng.choice([3, 5, 10, 50]))
+        labels = rng.integers(k, size=n)
+        logits = rng.normal(size=(n, k)) + rng.uniform(2, 4) * np.eye(k)[labels]
+        logits *= rng.uniform(0.7, 4)
+        noisy = np.where(rng.random(n) < 0.3, rng.integers(k, size=n), labels)
+        alike = logits.copy()
+        alike[:, 1] = 0.9 * logits[:, 0] + 0.3 * rng.normal(size=n)  # two classes hardly apart
+        chances = np.asarray(cb.predictions.softmax(logits[:, :2]))[:, 1]
+        events = rng.random(n) < chances
+        for rows in (
+            cb.Predictions.from_logits(logits, noisy),
+            cb.Predictions.from_logits(alike, labels),
+            cb.Predictions.from_logits(logits[np.argsort(labels)], np.sort(labels)),
+            cb.Predictions.from_binary(np.round(chances, 3), events),
+        ):
+            assert not look(rows), seed
+
+
+def test_an_event_of_a_third_of_the_rows_is_no_long_table() -> None:
+    rng = np.random.default_rng(0)
+    events = np.arange(900) % 3 == 0
+    chances = np.clip(0.3 + 0.3 * events + 0.1 * rng.normal(size=900), 0.01, 0.99)
+    assert not look(cb.Predictions.from_binary(chances, events))
+    even = np.linspace(0.01, 0.99, 900)  # the opposite of each is there
+    assert not look(cb.Predictions.from_binary(even, rng.random(900) < even))
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 60), st.integers(3, 6))
 def test_labels_of_few_random_rows_are_never_said_to_count_from_1(
@@ -285,6 +316,11 @@ def test_what_is_wrong_goes_by_one_word() -> None:
     for extra in (LOGITS.max(axis=1), LOGITS.sum(axis=1), LOGITS.argmax(axis=1), np.arange(ROWS)):
         added = np.concatenate([LOGITS, extra[:, None]], axis=1)
         assert finding(of(added, LABELS)) == "derived column"
+    assert finding(of(LOGITS[:, [0, 1, 4, 3, 2]], LABELS)) == "chance"
+    assert finding(of(100 * LOGITS, LABELS)) == "scale"
+    assert finding(of(np.append(LOGITS, [LOGITS.mean(axis=0)], axis=0), np.append(LABELS, 0))) == (
+        "summary row"
+    )
     events = cb.Predictions.from_binary(1 - people_files.CHANCE, EVENT)
     assert finding(events) == "other class"
     right = cb.Predictions.from_confidence(people_files.TOP, correct=~people_files.RIGHT)
@@ -299,6 +335,26 @@ def test_another_order_of_the_columns_is_named_with_what_it_would_give(order: li
     assert f"in another order it would be {best:.1%}" in found.sentence
     assert not found.certain
     assert not found.fix
+
+
+def test_two_swapped_columns_are_named_among_many() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(10, size=300)
+    logits = rng.normal(size=(300, 10)) + 4 * np.eye(10)[labels]
+    logits[:, [3, 7]] = logits[:, [7, 3]]
+    (found,) = look(cb.Predictions.from_logits(logits, labels))
+    assert found.sentence.startswith("class 3 is called 7 in ")
+    assert not found.certain
+
+
+def test_a_row_that_is_missing_shows_from_where_on_labels_belong_to_others() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(10, size=2000)
+    logits = rng.normal(size=(2000, 10)) + 4 * np.eye(10)[labels]
+    for first, word in ((900, "second half"), (1400, "last quarter")):
+        given = np.append(labels[:first], np.roll(labels[first:], 1))
+        (found,) = look(cb.Predictions.from_logits(logits, given))
+        assert f"in the {word} of the rows" in found.sentence
 
 
 @settings(deadline=None, max_examples=30)
@@ -445,12 +501,12 @@ def test_rows_to_fit_on_are_found_among_those_to_measure_on_under_another_kind()
     fit = cb.Predictions.from_logits(logits[:1000], labels[:1000])
     moved = logits + rng.normal(size=(2000, 1))
     apart = cb.Predictions.from_logits(moved[1000:], labels[1000:])
-    assert shared_rows(fit, apart) == 0
+    assert shared_rows(fit, apart) == (0, 1000)
     probs = np.asarray(cb.predictions.softmax(moved))
     for dtype in (np.float64, np.float32):
         some = slice(960, 1900)
         rows = cb.Predictions.from_probs(probs[some].astype(dtype), labels[some])
-        assert 25 <= shared_rows(fit, rows) <= 40
+        assert shared_rows(fit, rows)[0] == 40
         with pytest.warns(SharedRowsWarning, match=r"of the 940 rows to measure on .* too good"):
             cb.compare(["none"], fit=fit, test=rows, metrics=["ece"], resamples=9)
 
@@ -461,4 +517,15 @@ def test_rows_that_are_alike_by_nature_are_not_shared(make: Any) -> None:
     if make is of_a_tree:
         other = one.take(slice(400, None))
         one = one.take(slice(400))
-    assert shared_rows(one, other) == 0
+    assert shared_rows(one, other)[0] == 0
+
+
+def test_all_rows_are_found_to_be_shared_however_they_were_rounded() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(10, size=1000)
+    logits = rng.normal(size=(1000, 10)) + 2 * np.eye(10)[labels]
+    fit, probs = cb.Predictions.from_logits(logits, labels), cb.predictions.softmax(logits)
+    for decimals in (4, 6, 9):
+        held = np.round(np.asarray(probs), decimals)
+        held /= held.sum(axis=1, keepdims=True)
+        assert shared_rows(fit, cb.Predictions.from_probs(held, labels)) == (1000, 1000)

@@ -25,7 +25,7 @@ from calibrant.cli.output import (
     warnings_to_stderr,
 )
 from calibrant.core.arguments import unknown
-from calibrant.core.errors import PROPOSED, CalibrantError, InputError
+from calibrant.core.errors import CalibrantError, InputError, PredictionsError
 from calibrant.core.outputs import removed_when_killed
 from calibrant.core.plug_ins import plugged_in
 from calibrant.core.text import on_one_line
@@ -176,16 +176,13 @@ def run(words: Sequence[str]) -> int:
             # and would die of it in the end; the next `exec` makes it forget.
             exec("")
         except CalibrantError as error:
-            said, _, line = str(error).partition(PROPOSED)
-            # The command stands where the eye is: after the reason, before the details.
-            # A name of a file, which comes first, may hold what parts them.
-            where, colon, told = said.partition(": ")
-            reason, _, details = told.partition("; ") if line else (told, "", "")
-            code = _said(f"error: {where}{colon}{reason}", BAD_INPUT)
-            if line:
-                _said(f"to read it so: {_proposed(words, line)}", BAD_INPUT)
-            if details:
-                _said(f"details: {details}", BAD_INPUT)
+            # A command stands where the eye is: after the reason, before the details.
+            apart = isinstance(error, PredictionsError) and error.line
+            code = _said(f"error: {error.reason if apart else error}", BAD_INPUT)
+            if apart:
+                _said(f"to read it so: {_proposed(words, error.line)}", BAD_INPUT)
+            if apart and error.details:
+                _said(f"details: {error.details}", BAD_INPUT)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             code = _said(f"error: {where}{error.strerror or error}", BAD_INPUT)

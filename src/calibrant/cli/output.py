@@ -14,7 +14,13 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
-from calibrant.core.errors import CalibrantError, CalibrationWarning, InputError, PlugInWarning
+from calibrant.core.errors import (
+    CalibrantError,
+    CalibrationWarning,
+    InputError,
+    PlugInWarning,
+    PredictionsError,
+)
 from calibrant.core.text import on_one_line, strict_json
 
 BOLD, DIM, RED, YELLOW, GREEN = "1", "2", "1;31", "33", "1;32"
@@ -97,6 +103,11 @@ def shown_as(path: str, name: str) -> Generator[None]:
     _called[path] = name
     try:
         yield
+    except PredictionsError as error:
+        error.reason, error.details, error.line = map(
+            renamed, (error.reason, error.details, error.line)
+        )
+        raise
     except CalibrantError as error:
         said = renamed(str(error))
         if said == str(error):

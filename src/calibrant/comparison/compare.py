@@ -30,6 +30,7 @@ from calibrant.core.errors import (
     SharedRowsWarning,
     hear,
     heard_warnings,
+    warn_caller,
 )
 from calibrant.core.progress import Progress, Watcher
 from calibrant.core.text import counted
@@ -154,13 +155,8 @@ def compare(
     if _same_rows(fit, test):
         message = "the rows to fit on and to measure on are the same: the results are too good"
         warnings.warn(SharedRowsWarning(message), stacklevel=2)
-    elif shared := shared_rows(fit, test):
-        message = (
-            f"{test.source}: {shared} of the {counted(test.n, 'row')} to measure on "
-            f"({shared / test.n:.1%}) are among those to fit on, of {fit.source}: the results are "
-            "too good; measure on rows that nothing is fitted to"
-        )
-        warnings.warn(SharedRowsWarning(message), stacklevel=2)
+    else:
+        _warn_of_shared(fit, test)
     wanted = list(METHODS) if methods == "all" else methods
     positions: dict[str, str] = {}
     every = methods == "all" or [*methods] == [*METHODS]
@@ -360,6 +356,19 @@ def _rounded(sample: RowSample, *, top_only: bool) -> tuple[str, ...]:
 def _keeps_classes(evaluation: Evaluation, logits: Any) -> bool:
     original = to_numpy(namespace(logits).argmax(logits, axis=1))
     return bool((evaluation.scores.predicted == original).all())
+
+
+def _warn_of_shared(fit: Predictions, test: Predictions) -> None:
+    shared, compared = shared_rows(fit, test)
+    if shared:
+        sure = test.n - compared
+        of = f"of the {counted(test.n, 'row')} to measure on ({shared / test.n:.1%}) are"
+        beside = f" ({sure} more are too sure to be told apart)" if sure else ""
+        message = (
+            f"{test.source}: {shared} {of} among those to fit on, of {fit.source}{beside}: the "
+            "results are too good; measure on rows that nothing is fitted to"
+        )
+        warn_caller(SharedRowsWarning(message))
 
 
 def _same_rows(fit: Predictions, test: Predictions) -> bool:

@@ -34,7 +34,6 @@ from calibrant.core.arrays import (
     working_dtype,
 )
 from calibrant.core.errors import (
-    AdvisedError,
     LooksLikeProbabilitiesWarning,
     PredictionsError,
     warn_caller,
@@ -203,7 +202,7 @@ def check_unmasked(logits: Array, labels: IntArray, source: str) -> None:
 
 # What to do with what was taken for probabilities, in memory or in a file.
 AS_LOGITS = (
-    "; if these are logits, say so: kind='logits' (fit, predict_proba), "
+    "if these are logits, say so: kind='logits' (fit, predict_proba), "
     "Predictions.from_logits(logits, labels) (evaluate), --are logits (files)"
 )
 
@@ -213,7 +212,7 @@ def _check_simplex(chunk: Array, source: str, offset: int) -> None:
     if not bool(xp.all(chunk >= 0)):
         row, column = (int(i[0]) for i in np.nonzero(to_numpy(chunk < 0)))
         at = row_number(offset + row)
-        raise AdvisedError(
+        raise PredictionsError(
             f"{source}: 'probs' must not be negative, but row {at}, column {column} "
             f"holds {float(chunk[row, column])}",
             AS_LOGITS,
@@ -223,7 +222,7 @@ def _check_simplex(chunk: Array, source: str, offset: int) -> None:
     off = xp.abs(xp.sum(wide, axis=1) - 1) > _tolerance_of(chunk.dtype) * (1 + 1e-6)
     if bool(xp.any(off)):
         row = int(to_numpy(off).argmax())
-        raise AdvisedError(
+        raise PredictionsError(
             f"{source}: every row of 'probs' must sum to 1, but row {row_number(offset + row)} "
             f"sums to {float(xp.sum(wide[row, :])):.6g}",
             what_sums_say(to_numpy(wide[row, :])),
@@ -236,11 +235,11 @@ def what_sums_say(row: FloatArray) -> str:
     if row.max() <= 1:
         # They can't be logits: what these make of them is wrong, and looks right.
         return (
-            "; if several labels may be true of a row, say so (from_many_labels, --kind "
+            "if several labels may be true of a row, say so (from_many_labels, --kind "
             "many-labels); if classes are left out, add what they lack"
         )
     if abs(total - 100) < 1:
-        return "; these look like percent: divide by 100, or say --are percent (are=)"
+        return "these look like percent: divide by 100, or say --are percent (are=)"
     return AS_LOGITS
 
 

@@ -46,6 +46,11 @@ class InputError(CalibrantError, ValueError):
 class PredictionsError(InputError):
     """Predictions (arrays or a file) are malformed.
 
+    Attributes:
+        reason: what is wrong.
+        details: what to say, or what is there instead; "" where there is nothing to add.
+        line: the command that reads the file; "" where nobody knows one.
+
     Examples:
         >>> import calibrant as cb
         >>> cb.Predictions.from_probs([[0.7, 0.3]], [5])
@@ -55,22 +60,17 @@ class PredictionsError(InputError):
         but row 0 holds 5
     """
 
+    def __init__(self, reason: str, details: str = "", line: str = "") -> None:
+        self.reason, self.details, self.line = reason, details, line
 
-class AdvisedError(PredictionsError):
-    """Predictions are malformed, and their form shows what to say of them.
-
-    Attributes:
-        sentence: what is wrong; advice: what to say, a clause behind it, which a caller may put
-            into words of its own.
-    """
-
-    def __init__(self, sentence: str, advice: str) -> None:
-        super().__init__(sentence, advice)
-        self.sentence, self.advice = sentence, advice
+    @property
+    def sentence(self) -> str:
+        """What is wrong and the details, on one line."""
+        return on_one_line("; ".join(part for part in (self.reason, self.details) if part))
 
     def __str__(self) -> str:
-        """Return both on one line."""
-        return on_one_line(self.sentence + self.advice)
+        """Return all of it on one line."""
+        return self.sentence + (PROPOSED + on_one_line(self.line) if self.line else "")
 
 
 class CalibratorFileError(InputError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -60,8 +61,14 @@ def names_in(names: str | Sequence[object]) -> list[str]:
 
 
 def reason_of(error: BaseException, most: int | None = None) -> str:
-    """Return the first line of what an exception says, or its type where it says nothing."""
-    return str(error).strip().partition("\n")[0][:most] or type(error).__name__
+    """Return the first line of what an exception says, or its type where it says nothing.
+
+    What Python says of a number of thousands of digits is a hint at its own settings.
+    """
+    said = str(error).strip().partition("\n")[0]
+    if "for integer string conversion" in said:
+        return f"a whole number has more than {sys.get_int_max_str_digits()} digits"
+    return said[:most] or type(error).__name__
 
 
 def first_few(words: Sequence[str], most: int = 5) -> str:

@@ -271,9 +271,10 @@ class Assembler:
             if not map.numbered and not map.binary:
                 raise PredictionsError(
                     f"{self.where}: the labels are numbers, but the columns of scores are "
-                    "named after classes; give names as labels, or list the classes in the "
-                    "order of their numbers by --classes (classes=), such as "
-                    f"{','.join(map.class_names or ())}"
+                    "named after classes",
+                    "give names as labels, or list the classes in the order of their numbers by "
+                    "--classes CLASS_OF_0,CLASS_OF_1,... (classes=) in place of "
+                    f"{', '.join(sorted(map.class_names or ()))}",
                 )
             seen.setdefault("number", str(values[0]))
             self._check_one_kind(role)

@@ -206,7 +206,7 @@ def load_json(text: str | bytes, source: str, what: str = "the JSON") -> Any:
     except RecursionError:
         raise PredictionsError(f"{source}: can't read {what}: it is nested too deep") from None
     except ValueError as failure:
-        raise PredictionsError(f"{source}: can't read {what}: {failure}") from failure
+        raise PredictionsError(f"{source}: can't read {what}: {reason_of(failure)}") from failure
 
 
 def json_entries(text: str, source: str) -> list[str]:
@@ -238,7 +238,7 @@ def json_entries(text: str, source: str) -> list[str]:
     except RecursionError:
         raise PredictionsError(f"{source}: can't read the JSON: it is nested too deep") from None
     except ValueError as failure:
-        raise PredictionsError(f"{source}: can't read the JSON: {failure}") from failure
+        raise PredictionsError(f"{source}: can't read the JSON: {reason_of(failure)}") from failure
     if text[at - 1 :].strip() != "]":
         raise PredictionsError(
             f"{source}: can't read the JSON: the array doesn't end where it should"
@@ -258,7 +258,7 @@ def load_toml(path: Path, source: str) -> dict[str, Any]:
     except RecursionError:
         raise InputError(f"{source}: is nested too deep") from None
     except (ValueError, OSError) as failure:
-        raise InputError(f"{source}: is no TOML: {failure}") from failure
+        raise InputError(f"{source}: is no TOML: {reason_of(failure)}") from failure
 
 
 def optional(module: str, package: str, extra: str) -> Any:

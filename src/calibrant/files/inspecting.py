@@ -14,7 +14,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.errors import PROPOSED, CalibrantError, PredictionsError
+from calibrant.core.errors import CalibrantError, PredictionsError
 from calibrant.core.outputs import StrPath
 from calibrant.core.text import counted, first_few, format_table, wrap
 from calibrant.files.formats import open_rows
@@ -193,7 +193,10 @@ def inspect_file(
             refusal, line = None, ""
             break
         except CalibrantError as error:
-            refusal, _, line = str(error).removeprefix(f"{source}: ").partition(PROPOSED)
+            line, said = "", str(error)
+            if isinstance(error, PredictionsError):
+                line, said = error.line, error.sentence
+            refusal = said.removeprefix(f"{source}: ")
     try:
         entries = _entries(source, options)
     except CalibrantError:

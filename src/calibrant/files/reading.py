@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from calibrant.core.checks import check_shape, rows_from
 from calibrant.core.errors import (
-    PROPOSED,
     CalibrationWarning,
     LooksLikeProbabilitiesWarning,
     MisreadWarning,
@@ -62,13 +61,14 @@ OF_THE_NETWORK = (*HEAD, REFERENCE, "names")
 class MisreadError(PredictionsError):
     """Rows can hardly be what they would be taken for.
 
-    Args:
-        message: what was seen.
+    Attributes:
         fix: options that read them otherwise.
     """
 
-    def __init__(self, message: str, fix: ReadOptions | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self, reason: str, details: str = "", line: str = "", *, fix: ReadOptions | None = None
+    ) -> None:
+        super().__init__(reason, details, line)
         self.fix = fix
 
 
@@ -117,8 +117,9 @@ def judge(
         if finding.certain and not said:
             keep = command(path or where, otherwise(finding.keep))
             raise MisreadError(
-                f"{where}: {finding.sentence}; if it is right as it is: {keep}",
-                otherwise(finding.fix) if finding.fix else None,
+                f"{where}: {finding.sentence}",
+                f"if it is right as it is: {keep}",
+                fix=otherwise(finding.fix) if finding.fix else None,
             )
         if not said:
             warn_caller(MisreadWarning(f"{where}: {finding.sentence}"))
@@ -384,7 +385,7 @@ class PredictionFile:
                     raise
                 if str(error).startswith(self.where):
                     raise
-                raise PredictionsError(f"{self.where}: {error}") from error
+                raise PredictionsError(f"{self.where}: {error.reason}", error.details) from error
             raise PredictionsError(f"{self.where}: {fault}") from error
 
     @contextmanager
@@ -479,10 +480,10 @@ def opened(where: str, options: ReadOptions) -> PredictionFile:
 
 def with_proposal(error: PredictionsError, where: str, options: ReadOptions) -> PredictionsError:
     """Return a refusal that ends with the command that reads the file, where just one does."""
-    if PROPOSED in str(error):
+    if error.line:
         return error
     line = propose(where, options, error)
-    return error if line is None else PredictionsError(f"{error}{PROPOSED}{line}")
+    return error if line is None else PredictionsError(error.reason, error.details, line)
 
 
 def propose(
@@ -517,8 +518,10 @@ def propose(
             return command(place, own)
         return propose(place, own, piped=True)
 
+    if piped or isinstance(error, MisreadError):  # its cells are read as they should
+        return None
     with suppress(Exception):
-        return None if piped else through_a_pipe(where, options, error, line_of)
+        return through_a_pipe(where, options, error, line_of)
     return None
 
 

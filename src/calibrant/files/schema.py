@@ -216,7 +216,7 @@ class _Choice:
             if role == "cluster" and told is None:
                 told = self.file.cluster
             if told is not None and told not in self.known:
-                raise PredictionsError(f"{self.where}: there is no column '{told}'; {self.listing}")
+                raise PredictionsError(f"{self.where}: there is no column '{told}'", self.listing)
             roles[role] = told
         if form not in TOP_ONLY and not self.grid:
             roles |= {"features": "features" if "features" in self.known else None}
@@ -308,7 +308,7 @@ class _Choice:
         found = [name for name in self.header if fnmatchcase(name, pattern)]
         if not found:
             raise PredictionsError(
-                f"{self.where}: no column matches the pattern '{pattern}'; {self.listing}"
+                f"{self.where}: no column matches the pattern '{pattern}'", self.listing
             )
         ends = ends_of(found)
         digits = [end.isdigit() for end in ends]
@@ -366,7 +366,8 @@ class _Choice:
             missing = " or ".join(f"'{name}'" for name in keys)
             raise PredictionsError(
                 f"{self.where}: there is no {missing}; the file holds '{key}', which are='{one}' "
-                f"(--are {one}) reads; {self.listing}"
+                f"(--are {one}) reads",
+                self.listing,
             )
         raise self._missing(keys)
 
@@ -466,7 +467,7 @@ class _Choice:
     def _told(self, name: str, what: str) -> str:
         if name not in self.known:
             raise PredictionsError(
-                f"{self.where}: there is no '{name}' to hold the {what}; {self.listing}"
+                f"{self.where}: there is no '{name}' to hold the {what}", self.listing
             )
         return name
 
@@ -475,18 +476,19 @@ class _Choice:
         missing = " or ".join(f"'{name}'" for name in candidates)
         usual = f"expected {self.file.expected}; " if self.file.expected else ""
         return PredictionsError(
-            f"{self.where}: there is no {missing}; if another field holds the labels, name it "
-            "with --labels (labels=); rows without labels can't be measured or fitted to, but "
-            "'calibrant apply' gives them calibrated confidences, and 'calibrant monitor' their "
-            f"expected accuracy; {usual}{self.listing}"
+            f"{self.where}: there is no {missing}",
+            "if another field holds the labels, name it with --labels (labels=); rows without "
+            "labels can't be measured or fitted to, but 'calibrant apply' gives them calibrated "
+            "confidences, and 'calibrant monitor' their expected accuracy; "
+            f"{usual}{self.listing}",
         )
 
     def _missing(self, candidates: Sequence[str]) -> PredictionsError:
         missing = " or ".join(f"'{name}'" for name in candidates)
         usual = EXPECTED_COLUMNS if self.file.tabular else EXPECTED_KEYS
         return PredictionsError(
-            f"{self.where}: there is no {missing}; expected {self.file.expected or usual} "
-            f"({_HINT}); {self.listing}"
+            f"{self.where}: there is no {missing}",
+            f"expected {self.file.expected or usual} ({_HINT}); {self.listing}",
         )
 
     def _columns(

@@ -106,12 +106,13 @@ def seen_of(file: RowReader) -> Seen:
 def _first_of(file: RowReader, names: Sequence[str], rows: int) -> Columns:
     """Return the first rows of some fields, as text where they aren't numbers; none of neither."""
     words = [name for name in names if file.type_of(name) == "text"]
-    with suppress(Exception):
+    # What is no number (`ValueError`) or can't be read (`PredictionsError`, which is one).
+    with suppress(ValueError):
         return next(iter(file.read(names, [slice(0, rows)], words)))
     found: Columns = {}
     for name in names:  # a column that begins with blanks may be text
         for own in ([name], []) if name in words else ([], [name]):
-            with suppress(Exception):
+            with suppress(ValueError):
                 found |= next(iter(file.read([name], [slice(0, rows)], own)))
                 break
     return found

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
-from calibrant.core.errors import PROPOSED, CalibrationWarning, MisreadWarning, warn_caller
+from calibrant.core.errors import CalibrationWarning, MisreadWarning, warn_caller
 from calibrant.files import ReadOptions
 from calibrant.files.proposing import command
 from calibrant.files.reading import LOOKS, MisreadError, judge, otherwise
@@ -137,4 +137,5 @@ def _proposing(error: MisreadError, path: str) -> MisreadError:
     """Return a refusal that ends with the command by which the stream is read."""
     if error.fix is None:
         return error
-    return MisreadError(f"{error}{PROPOSED}{command(path, error.fix, 'monitor')}", error.fix)
+    line = command(path, error.fix, "monitor")
+    return MisreadError(error.reason, error.details, line, fix=error.fix)

@@ -46,7 +46,7 @@ def count_lines(
     except PredictionsError as error:
         if unreadable is None:
             hint = "--skip-broken (skip_broken=) leaves out lines without a usable row"
-            raise PredictionsError(f"{error}; {hint}") from error
+            raise PredictionsError(error.sentence, hint, error.line) from error
         # A line of this block can't be read, so that nothing of it was counted.
         rows, usable = list[Row](), list[int]()
         for number, line in numbered:

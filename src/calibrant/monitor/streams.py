@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import IntArray
 from calibrant.core.errors import (
-    PROPOSED,
     InputError,
     MisreadWarning,
     PredictionsError,
@@ -245,7 +244,7 @@ def check_no_labels(path: str, reading: Reading) -> None:
         f"labels; found {', '.join(map(repr, names))}"
     )
     if [*_called_outcomes(name, read)]:
-        raise PredictionsError(f"{sentence}; say {option} {name}{PROPOSED}{line}")
+        raise PredictionsError(sentence, f"say {option} {name}", line)
     warn_caller(MisreadWarning(f"{sentence}: if so, say {option} {name}"))
 
 

@@ -40,7 +40,6 @@ from calibrant.core.checks import (
     look_like_probabilities,
 )
 from calibrant.core.errors import (
-    AdvisedError,
     InputError,
     NotApplicableError,
     NotIdentifiedWarning,
@@ -473,7 +472,7 @@ def check_classes(estimator: Estimator, scores: Array) -> Array:
 
 
 # What the one who calls is to say of scores that were taken for probabilities.
-AS_KIND = '; if these are logits, say so: kind="logits"'
+AS_KIND = 'if these are logits, say so: kind="logits"'
 
 
 def read_scores(
@@ -483,10 +482,10 @@ def read_scores(
     check_columns(estimator, scores)
     try:
         return _read_scores(estimator, scores, features, kind)
-    except AdvisedError as error:
-        if error.advice not in (AS_LOGITS, AS_LOG_ODDS):
+    except PredictionsError as error:
+        if error.details not in (AS_LOGITS, AS_LOG_ODDS):
             raise
-        raise AdvisedError(error.sentence, AS_KIND) from None
+        raise PredictionsError(error.reason, AS_KIND) from None
 
 
 def _no_logits(rows: Array) -> str | None:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import Array, IntArray, as_array, namespace, to_numpy, working_dtype
 from calibrant.core.checks import check_finite, check_labels, row_number
 from calibrant.core.errors import (
-    AdvisedError,
     InputError,
     LooksLikeProbabilitiesWarning,
     PredictionsError,
@@ -30,7 +29,7 @@ ClassNames = tuple[str, ...]
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
 
 # What to do with what was taken for one probability a row.
-AS_LOG_ODDS = "; name it 'logit' (kind='logit') if these are log odds"
+AS_LOG_ODDS = "name it 'logit' (kind='logit') if these are log odds"
 
 
 def two_columns(scores: Array, kind: BinaryKind, source: str) -> Array:
@@ -63,7 +62,7 @@ def two_columns(scores: Array, kind: BinaryKind, source: str) -> Array:
         return xp.stack([xp.zeros_like(wide), wide], axis=1)
     if bool(xp.any(outside)):
         row = int(to_numpy(outside).argmax())
-        raise AdvisedError(
+        raise PredictionsError(
             f"{source}: 'prob' must lie in [0, 1], but row {row_number(row)} holds "
             f"{float(wide[row])}",
             AS_LOG_ODDS,

@@ -23,6 +23,8 @@ from calibrant.predictions.rows import softmax
 FIRST = 64
 # Fewer rows say nothing about all of them.
 FEW = 20
+# By such parts of its spread a mean may be off, as written or by its rounding.
+PARTS = (1e-9, 1e-6, 5e-4)
 # What the constructors warn of themselves.
 PROBABILITIES = "probabilities"
 
@@ -51,12 +53,13 @@ class Finding:
         return bool(kept) and all(getattr(options, name) == value for name, value in kept)
 
 
-def units(logits: FloatArray) -> Iterator[Finding]:
+def units(logits: NDArray[Any]) -> Iterator[Finding]:
     """Yield what rows are in truth that sum to 1, or to 100, or whose exponentials do."""
     keep = {"are": "logits"}
     low, high = logits.min(), logits.max()
-    if not np.isfinite([low, high]).all():
+    if not np.isfinite([low, high]).all() or low < 0 < high:
         return
+    logits = logits.astype(np.float64, copy=False)
     if low >= 0 and low < high and high <= 100:
         for total, are, word in ((1, "probs", "probabilities"), (100, "percent", "percent")):
             # Rows of a single 1 may be logits of a rule; no row of rounded numbers is as such.
@@ -109,7 +112,7 @@ def units(logits: FloatArray) -> Iterator[Finding]:
                 )
 
 
-def softmax_twice(probs: FloatArray) -> Iterator[Finding]:
+def softmax_twice(probs: NDArray[Any]) -> Iterator[Finding]:
     """Yield probabilities whose logarithms, but for a constant a row, are probabilities too.
 
     Of softmax(p) log q_k = p_k - c, where c follows from the sum of p. Of other rows that are as
@@ -118,7 +121,7 @@ def softmax_twice(probs: FloatArray) -> Iterator[Finding]:
     width, first = probs.shape[1], probs[:FIRST]
     if width < 3 or (first.max(axis=1) > 2.72 * first.min(axis=1)).any() or not probs.all():
         return
-    logs = np.log(probs)
+    logs = np.log(probs.astype(np.float64, copy=False))
     inner = logs + (1 - logs.sum(axis=1, keepdims=True)) / width
     least = inner.min(axis=1)
     if least.min() > -1e-3 and np.median(least) < 0.2 / width and inner.max() > 0.9:
@@ -133,10 +136,13 @@ def softmax_twice(probs: FloatArray) -> Iterator[Finding]:
         )
 
 
-def derived_column(logits: FloatArray) -> Iterator[Finding]:
+def derived_column(logits: NDArray[Any]) -> Iterator[Finding]:
     """Yield a column that is no class: the largest, the sum or the place of the others, a count."""
     n, width = logits.shape
-    if width < 3 or not _maybe_derived(logits[:FIRST]) or not np.isfinite(logits).all():
+    if width < 3 or not _maybe_derived(logits[:FIRST].astype(np.float64)):
+        return
+    logits = logits.astype(np.float64, copy=False)
+    if not np.isfinite(logits).all():
         return
     if np.unique(logits.max(axis=1)).size < FEW:
         return
@@ -185,7 +191,32 @@ def _sums_of_others(logits: FloatArray) -> NDArray[np.bool_]:
     return (np.abs(2 * logits - total) <= 1e-5 * size).all(axis=0)
 
 
-def padding(scores: FloatArray) -> Iterator[Finding]:
+def summary_row(scores: NDArray[Any]) -> Iterator[Finding]:
+    """Yield a first or last row that is the mean of all others, of (n, K) or (n,) scores."""
+    columns = scores.reshape(len(scores), -1)
+    n, first = len(columns), columns[:FIRST].astype(np.float64)
+    if n < FEW or not np.isfinite(first).all():
+        return
+    usual, spread = first.mean(axis=0), first.std(axis=0)
+    for place, word in ((-1, "last"), (0, "first")):
+        row = columns[place].astype(np.float64)
+        # Of most rows a few others say that they are none.
+        if not (np.abs(row - usual) <= 1.5 * spread + 1e-12).all() or not spread.any():
+            continue
+        others = (columns.sum(axis=0, dtype=np.float64) - row) / (n - 1)
+        # Rounding moves a mean; chance does as much less than once in a million files.
+        varied = max(int((spread > 0).sum()) - 1, 1)
+        off = np.abs(row - others)
+        if any((2 * u) ** varied < 1.01e-6 and (off <= u * spread).all() for u in PARTS):
+            yield Finding(
+                "summary row",
+                f"the {word} row holds the mean of all others, so that it is no prediction; leave "
+                "it out",
+            )
+            return
+
+
+def padding(scores: NDArray[Any]) -> Iterator[Finding]:
     """Yield rows at the end whose scores are all equal, as rows are that fill up a batch."""
     if scores.shape[1] < 3 or (scores[-3:] != scores[-3:, :1]).any():
         return
@@ -199,8 +230,6 @@ def padding(scores: FloatArray) -> Iterator[Finding]:
         )
 
 
-# Odd, so that no two numbers have the same product.
-MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 # Rows that are gone through at once.
 AT_ONCE = 1 << 18
 
@@ -215,49 +244,52 @@ def digests(rows: RowTable, one_in: int) -> NDArray[np.uint64]:
 def _digests(scores: Any, labels: IntArray, one_in: int) -> NDArray[np.uint64]:
     xp = namespace(scores)
 
-    def bits(column: int, index: Any) -> NDArray[np.uint64]:
-        values = scores[:, column] if index is None else scores[index, column]
+    def bits(values: Any) -> NDArray[np.uint64]:
         return to_numpy(values).astype(np.float64).view(np.uint64)
 
-    first = bits(0, None)
-    chosen = np.arange(len(first))
-    if one_in > 1:
-        chosen = np.flatnonzero(mixed(first, 0) % np.uint64(one_in) == 0)
-    index = xp.asarray(chosen) if one_in > 1 else slice(None)
-    found = mixed(first[chosen] ^ mixed(labels[chosen].astype(np.uint64), 1), 2)
-    width = int(scores.shape[1])
     # Rows that agree in as many numbers agree in all.
-    for column in np.unique(np.linspace(1, width - 1, min(width - 1, 16)).astype(int)).tolist():
-        # Numbers that were of single precision end in zeros, which a product would keep.
-        found ^= found >> np.uint64(29)
-        found *= MULTIPLIER
-        found ^= bits(column, index)
-    return mixed(found, 3)
+    scores = scores[:, :: -(-int(scores.shape[1]) // 17)]
+    if one_in > 1:
+        chosen = np.flatnonzero(mixed(bits(scores[:, 0]), 0) % np.uint64(one_in) == 0)
+        scores, labels = scores[xp.asarray(chosen)], labels[chosen]
+    found = bits(scores)
+    # Numbers that were of single precision end in zeros, which a product would keep.
+    found ^= found >> np.uint64(32)
+    factors = mixed(np.arange(found.shape[1], dtype=np.uint64), 2) | np.uint64(1)
+    return mixed((found @ factors) ^ mixed(labels.astype(np.uint64), 1), 3)
 
 
-def shared_rows(one: RowTable, other: RowTable) -> int:
-    """Return how many rows of `other` are rows of `one` too, whatever they are written as.
+def shared_rows(one: RowTable, other: RowTable) -> tuple[int, int]:
+    """Return how many rows of `other` are rows of `one` too, and how many can be compared.
 
     Rows are compared by their probabilities, so that neither a constant added to logits nor the
     form matters, in three steps of accuracy; what chance explains counts as none. Sure rows, which
     are all alike, aren't compared.
     """
     if one.scores.shape[1:] != other.scores.shape[1:]:
-        return 0
+        return 0, other.n
     both = [_comparable(rows) for rows in (one, other)]
-    most = 0
+    shared = np.zeros(len(both[1]), dtype=bool)
+    if not all(map(len, both)):
+        return 0, len(shared)
     for unit in (1e-9, 1e-5, 1e-3):
         ours, theirs = (_keys(rows, unit) for rows in both)
-        if not len(ours) or not len(theirs):
-            return 0
-        found = int(np.isin(theirs, ours).sum())
+        same = np.isin(theirs, ours)
+        found = int(same.sum())
         # Pairs alike within the sets say how often chance makes two of them so.
         alike = sum(len(keys) - len(np.unique(keys)) for keys in (ours, theirs))
         pairs = sum(len(keys) * (len(keys) - 1) / 2 for keys in (ours, theirs))
         by_chance = alike / max(pairs, 1) * len(ours) * len(theirs)
-        if found > 3 + 3 * by_chance:
-            most = max(most, found)
-    return most
+        if found <= 3 + 3 * by_chance:
+            continue
+        shared |= same
+        # A number near the middle of two is rounded either way: other middles part other numbers.
+        for move in (np.arange(1, 8) / 8).tolist():
+            if shared.all():
+                break
+            ours, theirs = (_keys(rows, unit, move) for rows in (both[0], both[1][~shared]))
+            shared[~shared] = np.isin(theirs, ours)
+    return int(shared.sum()), len(shared)
 
 
 def _comparable(rows: RowTable) -> FloatArray:
@@ -273,9 +305,11 @@ def _comparable(rows: RowTable) -> FloatArray:
     return np.concatenate([probs[unsure][:, some], best[unsure, None]], axis=1)
 
 
-def _keys(values: FloatArray, unit: float) -> NDArray[np.uint64]:
-    """Return 64 bits of each row of numbers rounded to a unit."""
+def _keys(values: FloatArray, unit: float, move: float = 0.0) -> NDArray[np.uint64]:
+    """Return 64 bits of each row of numbers rounded to a unit, moved by a part of it before."""
     found = np.zeros(len(values), dtype=np.uint64)
     for column, numbers in enumerate(values.T):
-        found = mixed(found ^ np.rint(numbers / unit).astype(np.int64).view(np.uint64), column)
+        found = mixed(
+            found ^ np.rint(numbers / unit + move).astype(np.int64).view(np.uint64), column
+        )
     return found

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,21 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import FloatArray, IntArray, largest_entries, namespace, to_numpy
 from calibrant.core.errors import MisreadWarning, warn_caller
 from calibrant.predictions.constructors import RowTable
+from calibrant.predictions.implausible_labels import (
+    FAR,
+    SURE,
+    SURE_ODDS,
+    USUAL,
+    above,
+    better_by_chance,
+    beyond_certainty,
+    chance,
+    crossed,
+    fewer,
+    matched,
+    no_better_than_chance,
+    part_at_chance,
+)
 from calibrant.predictions.implausible_rows import (
     FEW,
     FIRST,
@@ -33,6 +48,7 @@ from calibrant.predictions.implausible_rows import (
     digests,
     padding,
     softmax_twice,
+    summary_row,
     units,
 )
 from calibrant.predictions.rounding import decimals_of
@@ -41,21 +57,13 @@ from calibrant.predictions.rows import softmax
 Rows = TypeVar("Rows", bound=RowTable)
 
 # Rows that are looked at, and numbers of them; rows of which copies are counted.
-ROWS, NUMBERS, COPIES = 4096, 1 << 20, 1 << 14
-# Chance does as much less than once in a million files; in standard deviations, and as odds.
-SURE, SURE_ODDS = 5.0, 1e-6
-# Chance alone is within so many standard deviations of its mean.
-USUAL = 3.0
-# A confidence so much above chance is far above it.
-FAR = 0.2
+ROWS, NUMBERS, COPIES = 4096, 1 << 18, 1 << 13
 # Of two classes that are about as likely, the likelier one is right in no larger share.
 CLOSE = 0.62
 # Logits within so little leave all classes about as likely, if they are right; networks' don't.
 NARROW = 2.0
 # No network's logits have to be multiplied by more.
 MOST_OFF = 10.0
-# A share of rows of which the same is said.
-MOST_ALIKE = 0.9
 # A smaller share of copies changes nothing.
 COPIED = 0.005
 
@@ -73,6 +81,7 @@ class Look:
         self._parts: list[RowTable] = []
         self._first: list[FloatArray] = []
         self._bits: list[NDArray[np.uint64]] = []
+        self._sums = np.zeros(4)
 
     def add(self, rows: RowTable) -> None:
         """Take up some rows, those that follow the last ones."""
@@ -83,8 +92,10 @@ class Look:
         low, high = np.searchsorted(self._places, [self.at, self.at + rows.n])
         if low < high:
             self._parts.append(_some(rows, self._places[low:high] - self.at))
-        if rows.binary and self.at < ROWS:
-            self._first.append(to_numpy(rows.scores[: ROWS - self.at, 1]))
+        if rows.binary:
+            chances = to_numpy(rows.scores[:, 1])
+            self._sums += _sums_of_events(chances, rows.known_labels)
+            self._first.append(chances[: max(ROWS - self.at, 0)])
         # Copies matter to intervals and splits, so rows without labels may be there twice.
         labelled = rows.known_labels is not None and rows.grid is None
         if labelled and not (rows.top_only or rows.binary):
@@ -99,6 +110,9 @@ class Look:
         found = [*seen.of_scores()]
         if self._first:
             found += _long_table(np.concatenate(self._first), seen)
+            found += [] if found else _shuffled_long_table(self._sums, self.n, seen)
+        if len(seen.scores) == self.n:
+            found += summary_row(seen.scores)
         # What is no score says nothing about labels.
         if not any(finding.certain for finding in found):
             found += seen.of_labels()
@@ -133,7 +147,7 @@ def _some(rows: RowTable, index: IntArray) -> RowTable:
     scores = rows.scores if whole else xp.take(rows.scores, xp.asarray(index), axis=0)
     return replace(
         rows,
-        scores=to_numpy(scores).astype(np.float64, copy=False),
+        scores=_floats(to_numpy(scores)),
         known_labels=None if rows.known_labels is None else rows.known_labels[index],
         predicted=None if rows.predicted is None else rows.predicted[index],
         label_index=None if rows.label_index is None else rows.label_index[index],
@@ -146,6 +160,11 @@ def _some(rows: RowTable, index: IntArray) -> RowTable:
     )
 
 
+def _floats(scores: NDArray[Any]) -> NDArray[Any]:
+    """Return scores as single or double precision, those that are one of these as they are."""
+    return scores if scores.dtype in (np.float32, np.float64) else scores.astype(np.float64)
+
+
 class _Seen:
     """The rows that were chosen: scores, labels, and what follows from them."""
 
@@ -153,7 +172,7 @@ class _Seen:
         first = parts[0]
         self.kind, self.binary, self.many = first.kind, first.binary, first.label_index is not None
         scores = [part.scores for part in parts]
-        self.scores: FloatArray = scores[0] if len(scores) == 1 else np.concatenate(scores)
+        self.scores: NDArray[Any] = scores[0] if len(scores) == 1 else np.concatenate(scores)
         labels = [part.known_labels for part in parts if part.known_labels is not None]
         self.labels = np.concatenate(labels) if labels else None
         self.n, self.top_only = len(self.scores), first.top_only
@@ -165,16 +184,18 @@ class _Seen:
     @cached_property
     def probs(self) -> FloatArray:
         """(n, K) probabilities; most rows arouse no suspicion that asks for them."""
-        return softmax(self.scores) if self.kind == "logits" else self.scores
+        scores = self.scores.astype(np.float64, copy=False)
+        return softmax(scores) if self.kind == "logits" else scores
 
     @cached_property
     def confidence(self) -> FloatArray:
         """(n,) largest probabilities."""
         if self.top_only or self.kind != "logits":
-            return self.scores if self.top_only else self.probs.max(axis=1)
+            best = self.scores if self.top_only else self.most
+            return best.astype(np.float64, copy=False)
         # No finding hangs on the seventh digit, and single precision takes a quarter of the time.
         with np.errstate(over="ignore"):  # far below the largest a logit counts for nothing
-            below = (self.scores - self.most[:, None]).astype(np.float32)
+            below = (self.scores - self.most[:, None]).astype(np.float32, copy=False)
         return 1 / np.exp(below, out=below).sum(axis=1).astype(np.float64)
 
     def of_scores(self) -> Iterator[Finding]:
@@ -208,6 +229,7 @@ class _Seen:
             return
         if self.kind == "logits":
             yield from _without_scale(self)
+            yield from beyond_certainty(self.scores, self.said, self.labels)
         if self.binary:
             yield from _of_event(self.probs[:, 1], self.labels)
         elif self.kind == "score" or (self.top_only and np.ptp(self.said) == 0):
@@ -228,7 +250,7 @@ def _without_scale(seen: _Seen) -> Iterator[Finding]:
     Networks that were trained to say less are off by a factor of three or so, not of a hundred.
     """
     scores, labels = seen.scores, seen.labels
-    first = np.ptp(scores[:FIRST], axis=1)
+    first = np.ptp(scores[:FIRST].astype(np.float64), axis=1)
     if labels is None or np.median(first) > NARROW or not np.isfinite(scores.min()):
         return
     if 0 <= scores.min() <= scores.max() <= 1:
@@ -239,9 +261,9 @@ def _without_scale(seen: _Seen) -> Iterator[Finding]:
     if apart < FAR or math.exp(-2 * seen.n * apart**2) > SURE_ODDS:
         return
     # How their likelihood changes where they are multiplied by more than 10.
-    likelier = softmax(MOST_OFF * scores)
+    likelier = softmax(MOST_OFF * scores.astype(np.float64))
     gained = scores[np.arange(seen.n), labels] - (likelier * scores).sum(axis=1)
-    if gained.mean() > 0 and _above(seen.said, labels) > SURE:
+    if gained.mean() > 0 and above(seen.said, labels) > SURE:
         yield Finding(
             "scale",
             f"accuracy is {right:.1%}, but the mean confidence is {sure:.1%}, where a guess has "
@@ -250,7 +272,7 @@ def _without_scale(seen: _Seen) -> Iterator[Finding]:
         )
 
 
-def _descends(scores: FloatArray) -> bool:
+def _descends(scores: NDArray[Any]) -> bool:
     """Return whether no score of any row is above the one before it."""
     return bool((scores[:, 1:] <= scores[:, :-1]).all())
 
@@ -277,43 +299,49 @@ def _long_table(chances: FloatArray, seen: _Seen) -> Iterator[Finding]:
         )
 
 
-# --- what scores and labels say together
+def _sums_of_events(chances: FloatArray, labels: IntArray | None) -> FloatArray:
+    """Return sums over rows that tell, whatever their order, whether these are classes one by one.
 
-
-def _chance(said: IntArray, labels: IntArray) -> tuple[float, float]:
-    """Return how many of (n,) labels agree with what was said of other rows: mean and deviation.
-
-    That of a random permutation of the labels (Hoeffding, 1951), so that a model which says the
-    same of all rows, or prefers a class, has just as many. Only labels that occur take room.
+    Those of probabilities and of labels; and of two that are 0 where each row has one of the
+    opposite probability and label.
     """
-    n = len(said)
-    both_sets = np.concatenate([said, labels])
-    if both_sets.min() < 0 or both_sets.max() > NUMBERS:
-        both_sets = np.unique(both_sets, return_inverse=True)[1]
-    classes = int(both_sets.max()) + 1
-    v, u = (np.bincount(one, minlength=classes) / n for one in (both_sets[:n], both_sets[n:]))
-    both = float((u * v).sum())
-    spread = both - float((v * u * u).sum()) - float((u * v * v).sum()) + both * both
-    return n * both, n * math.sqrt(max(spread, 0.0) / max(n - 1, 1))
+    off = chances.astype(np.float64) - 0.5
+    truth = np.full(len(off), np.nan) if labels is None else labels - 0.5
+    return np.array([off.sum(), truth.sum(), off @ (off * off), (off * off) @ truth])
 
 
-def _better_by_chance(gained: int, lost: int) -> float:
-    """Return a bound of how probable it is that a fair coin falls as one-sidedly (Hoeffding)."""
-    both = gained + lost
-    return 1.0 if gained <= lost else math.exp(-((gained - lost) ** 2) / (2 * both))
+def _shuffled_long_table(sums: FloatArray, n: int, seen: _Seen) -> Iterator[Finding]:
+    """Yield rows whose probabilities and labels both sum to a whole number of predictions.
+
+    A model that was fitted to just these rows has the share of their labels too, but only where
+    it is a fraction such as a third does it look so.
+    """
+    mean, share = sums[:2] / n + 0.5
+    if seen.kind != "probs" or seen.many or n < FEW or not 0 < mean <= 0.5 + 1e-6:
+        return
+    width = round(1 / mean)
+    both = max(abs(mean * width - 1), abs(share * width - 1))
+    if n % width or not both <= 2e-6 or np.ptp(seen.scores[:, 1]) < 1e-3:
+        return
+    if width > 2 or np.abs(sums[2:]).max() <= 2e-6 * n * float(np.var(seen.scores[:, 1])) ** 1.5:
+        yield Finding(
+            "long table",
+            f"as many labels are 1, and the probabilities sum to as much, as if each {width} rows "
+            f"were the {width} classes of one prediction; if they are, in any order, write a row "
+            "for each prediction, with a column for each class",
+            {},
+            {"are": "prob"},
+            certain=width == 2,
+        )
 
 
-def _above(said: IntArray, labels: IntArray) -> float:
-    """Return by how many standard deviations more agree than by chance."""
-    mean, deviation = _chance(said, labels)
-    agree = int((said == labels).sum())
-    return (agree - mean) / deviation if deviation > 0 else 0.0
+# --- what scores and labels say together
 
 
 def _agreement(said: IntArray, labels: IntArray, seen: _Seen) -> Iterator[Finding]:
     """Yield labels from 1, of other rows or of other columns."""
     n = len(said)
-    mean, deviation = _chance(said, labels)
+    mean, deviation = chance(said, labels)
     right = said == labels
     agree = int(right.sum())
     if agree == n:
@@ -321,13 +349,17 @@ def _agreement(said: IntArray, labels: IntArray, seen: _Seen) -> Iterator[Findin
     if deviation == 0 or (agree - mean) / deviation >= USUAL:
         # Confidences are at most 1: where so few rows are wrong, nobody need compute them.
         far = n - agree > FAR * n and float(seen.confidence.sum()) - agree > FAR * n
-        turned = _matched(said, labels) if far else None
+        turned = matched(said, labels) if far else None
         if turned is not None and turned - agree / n > FAR:
             yield Finding(
                 "chance",
                 f"accuracy is {agree / n:.1%}, and with some columns in another order it would be "
                 f"{turned:.1%}: they may belong to other classes",
             )
+            return
+        halves = right[: n // 2].mean() - right[n // 2 :].mean()
+        yield from part_at_chance(said, labels, seen.confidence) if abs(halves) > FAR else ()
+        yield from crossed(said, labels)
         return
     shown = f"accuracy is {agree / n:.1%}, where chance gives {mean / n:.1%}"
     tried: list[str] = []
@@ -337,8 +369,8 @@ def _agreement(said: IntArray, labels: IntArray, seen: _Seen) -> Iterator[Findin
             continue
         hit = said == other
         tried.append(f"labels {word} 1 would give {hit.mean():.1%}")
-        sure = _better_by_chance(int((hit & ~right).sum()), int((right & ~hit).sum()))
-        if sure < SURE_ODDS and _above(said, other) > SURE:
+        sure = better_by_chance(int((hit & ~right).sum()), int((right & ~hit).sum()))
+        if sure < SURE_ODDS and above(said, other) > SURE:
             first = "they count from 1" if shift == 1 else "class 0 of the scores has no label"
             yield Finding(
                 "labels from",
@@ -349,16 +381,10 @@ def _agreement(said: IntArray, labels: IntArray, seen: _Seen) -> Iterator[Findin
             )
             return
     confidence = seen.confidence
-    expected = float(confidence.sum())
-    half = mean + (expected - mean) / 2
     below = (agree - mean) / deviation < -SURE
-    # As few as if confidence were worth less than half of what it says.
-    # A model that says the same of nearly all rows has learnt nothing, whatever its confidence.
-    varied = np.unique(said, return_counts=True)[1].max() < MOST_ALIKE * n
-    apart = varied and expected - mean > FAR * n and _fewer(agree, half, n) < SURE_ODDS
-    if not below and not apart:
+    if not below and not no_better_than_chance(said, labels, confidence):
         return
-    turned = _matched(said, labels)
+    turned = matched(said, labels)
     if turned is not None:
         tried.append(f"with the columns in another order it would be {turned:.1%}")
     where = "below chance" if below else "no better than chance"
@@ -389,34 +415,6 @@ def _of_two(probs: FloatArray) -> FloatArray:
     """Return which share the largest probability has of the two largest ones, (n,)."""
     two = np.partition(probs, probs.shape[1] - 2, axis=1)[:, -2:]
     return two[:, 1] / two.sum(axis=1)
-
-
-def _fewer(seen: int, expected: float, n: int) -> float:
-    """Return a bound of how probable it is that of n so few happen (Chernoff)."""
-    p, q = expected / n, seen / n
-    if q >= p:
-        return 1.0
-    apart = (q * math.log(q / p) if q > 0 else 0.0) + (1 - q) * math.log((1 - q) / (1 - p))
-    return math.exp(-n * apart) if p < 1 else 0.0
-
-
-def _matched(said: IntArray, labels: IntArray) -> float | None:
-    """Return the accuracy if each column were of the class that it mostly predicts; None if none.
-
-    The order is found from every other row and judged by those between.
-    """
-    classes = int(max(said.max(), labels.max())) + 1
-    if classes * classes > NUMBERS:
-        return None
-    counts = np.zeros((classes, classes), dtype=np.int64)
-    np.add.at(counts, (said[::2], labels[::2]), 1)
-    of = np.where(counts.any(axis=1), counts.argmax(axis=1), -1)
-    used = of[of >= 0]
-    if len(set(used.tolist())) < len(used):
-        return None
-    hit, right = of[said[1::2]] == labels[1::2], said[1::2] == labels[1::2]
-    sure = _better_by_chance(int((hit & ~right).sum()), int((right & ~hit).sum()))
-    return float(hit.mean()) if sure < SURE_ODDS else None
 
 
 def _of_event(chances: FloatArray, labels: IntArray) -> Iterator[Finding]:
@@ -470,7 +468,7 @@ def _of_event(chances: FloatArray, labels: IntArray) -> Iterator[Finding]:
 def _sorted(confidence: FloatArray, right: NDArray[np.bool_], kind: str) -> Iterator[Finding]:
     """Yield scores that descend in every row, though the first class is mostly wrong."""
     n, agree = len(right), int(right.sum())
-    if confidence.mean() - agree / n > FAR and _fewer(agree, confidence.sum(), n) < SURE_ODDS:
+    if confidence.mean() - agree / n > FAR and fewer(agree, confidence.sum(), n) < SURE_ODDS:
         yield Finding(
             "sorted",
             f"the scores of every row descend, but the first class is true of {agree / n:.1%}: "
@@ -506,7 +504,7 @@ def _copies(bits: list[NDArray[np.uint64]], seen: _Seen) -> Iterator[Finding]:
     if copies < max(3, COPIED * len(every)):
         return
     # Rounded numbers, votes of a forest and sure rows repeat by nature.
-    if decimals_of(seen.scores[:256]) is not None or not _are_floats(seen):
+    if decimals_of(seen.scores[:256].astype(np.float64)) is not None or not _are_floats(seen):
         return
     yield Finding(
         "copies",

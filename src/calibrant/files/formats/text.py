@@ -321,7 +321,7 @@ class CsvReader(TextReader):
         if summed and abs(sum(shares) - 1) > (summed[0].tolerance or 0):
             return (
                 f": the columns {', '.join(rule.column for rule in summed[:2])}, ... must sum to 1,"
-                f" but sum to {sum(shares):.6g}{what_sums_say(np.array(shares))}"
+                f" but sum to {sum(shares):.6g}; {what_sums_say(np.array(shares))}"
             )
         return None
 

@@ -177,12 +177,13 @@ def run(words: Sequence[str]) -> int:
             exec("")
         except CalibrantError as error:
             # A command stands where the eye is: after the reason, before the details.
-            apart = isinstance(error, PredictionsError) and error.line
-            code = _said(f"error: {error.reason if apart else error}", BAD_INPUT)
-            if apart:
+            if isinstance(error, PredictionsError) and error.line:
+                code = _said(f"error: {error.reason}", BAD_INPUT)
                 _said(f"to read it so: {_proposed(words, error.line)}", BAD_INPUT)
-            if apart and error.details:
-                _said(f"details: {error.details}", BAD_INPUT)
+                if error.details:
+                    _said(f"details: {error.details}", BAD_INPUT)
+            else:
+                code = _said(f"error: {error}", BAD_INPUT)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             code = _said(f"error: {where}{error.strerror or error}", BAD_INPUT)

@@ -162,7 +162,7 @@ def _some(rows: RowTable, index: IntArray) -> RowTable:
 
 def _floats(scores: NDArray[Any]) -> NDArray[Any]:
     """Return scores as single or double precision, those that are one of these as they are."""
-    return scores if scores.dtype in (np.float32, np.float64) else scores.astype(np.float64)
+    return scores if scores.dtype.char in "fd" else scores.astype(np.float64)
 
 
 class _Seen:

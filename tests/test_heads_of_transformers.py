@@ -13,8 +13,9 @@ transformers = pytest.importorskip("transformers")
 
 from torch import Tensor, nn  # noqa: E402
 
-from calibrant.core.errors import InputError  # noqa: E402
+from calibrant.core.errors import InputError, TrainingWarning  # noqa: E402
 from calibrant.training import NetworkWithLoss, make_loss  # noqa: E402
+from calibrant.training.features import last_layer  # noqa: E402
 from calibrant.training.losses import CalibrationLoss  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own
@@ -152,6 +153,23 @@ def adapted(model: Any) -> Any:
     peft = pytest.importorskip("peft", reason="peft isn't installed: pip install peft")
     config = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query"])
     return peft.get_peft_model(model, config)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "layer"),
+    [
+        ({"task_type": "SEQ_CLS", "target_modules": ["q_proj"]}, "score.modules_to_save.default"),
+        ({"target_modules": ["q_proj", "score"]}, "score.base_layer"),
+        ({"target_modules": ["q_proj"]}, "score"),
+    ],
+)
+def test_the_head_is_found_where_peft_puts_something_beside_it(
+    arguments: dict[str, Any], layer: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    peft = pytest.importorskip("peft", reason="peft isn't installed: pip install peft")
+    model = peft.get_peft_model(made("llama").model, peft.LoraConfig(r=2, **arguments))
+    assert last_layer(model) == f"base_model.model.{layer}"
+    assert not [warning for warning in recwarn if warning.category is TrainingWarning]
 
 
 def a_trainer_beside_peft(order: str, name: str, folder: Path) -> tuple[Any, CalibrationLoss]:

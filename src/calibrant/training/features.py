@@ -370,7 +370,8 @@ def _outermost_with_mask(network: nn.Module, layer: str) -> nn.Module | None:
 def last_layer(network: nn.Module, name: str | None = None, *, linear: bool = False) -> str:
     """Return the name of a network's last layer: the given one if it is there, or one looked for.
 
-    That is the last linear or convolutional layer that was registered, those of losses left out.
+    That is the last linear or convolutional layer that was registered, without those of losses and
+    those that PEFT puts beside it.
     Where another looks like a head as well, a warning names both.
 
     Args:
@@ -381,9 +382,9 @@ def last_layer(network: nn.Module, name: str | None = None, *, linear: bool = Fa
     Raises:
         InputError: there is none, or none of that name.
     """
-    gates = _modules_of_losses(network)
+    beside = _beside(network)
     every = cast(list[tuple[str, nn.Module]], list(cast(Any, network).named_modules()))
-    layers = {key: part for key, part in every if part not in gates}
+    layers = {key: part for key, part in every if part not in beside}
     kinds = (nn.Linear,) if linear else (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
     found = [key for key, part in layers.items() if isinstance(part, kinds)]
     if name is None:
@@ -439,10 +440,23 @@ def _heads(layers: dict[str, nn.Module], found: list[str]) -> list[str]:
     ]
 
 
-def _modules_of_losses(network: nn.Module) -> set[nn.Module]:
-    """Return all parts of the losses that were registered within a network, such as gates."""
-    losses = (module for module in network.modules() if isinstance(module, CalibrationLoss))
-    return {part for loss in losses for part in loss.modules()}
+def _beside(network: nn.Module) -> set[nn.Module]:
+    """Return what lies within a network and is none of its layers.
+
+    These are the parts of losses, such as gates, and what PEFT puts beside a layer: the factors of
+    an adapter beside its `base_layer`, and the `original_module` that a trained copy stands for.
+    """
+    found: set[nn.Module] = set()
+    for module in network.modules():
+        children = dict(module.named_children())
+        if isinstance(module, CalibrationLoss):
+            found |= set(module.modules())
+        elif "base_layer" in children:
+            kept = set(children["base_layer"].modules())
+            found |= set(module.modules()) - kept - {module}
+        elif "original_module" in children and "modules_to_save" in children:
+            found |= set(children["original_module"].modules())
+    return found
 
 
 class TappedNetwork(nn.Module):

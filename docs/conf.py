@@ -22,9 +22,13 @@ exclude_patterns = ["made", "results", "_build"]
 # Outputs of commands are no shell.
 suppress_warnings = ["misc.highlighting_failure"]
 nitpicky = True
+# Options and code in a sentence are pasted: -- stays as it is, and quotes stay straight.
+smartquotes = False
 
 html_theme = "furo"
 html_title = "Calibrant"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_show_sphinx = False
 html_show_sourcelink = False
 html_theme_options = {"sidebar_hide_name": False, "navigation_with_keys": True}

@@ -148,6 +148,7 @@ def test_what_markdown_would_take_for_markup_is_shown_as_it_is() -> None:
     assert prose("a_b * [0, 1] < `x_y`") == r"a\_b \* \[0, 1\] \< `x_y`"
     assert prose("    a  b\n    1  2") == "```text\na  b\n1  2\n```"
     assert prose("- one\n  line\n- `two`") == "- one line\n- `two`"
+    assert prose("see docs/appendix/scale.md") == "see [](../../appendix/scale.md)"
 
 
 def test_every_loss_has_a_page_that_says_when_it_fails() -> None:

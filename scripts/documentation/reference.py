@@ -38,6 +38,8 @@ COSTS = Path(__file__).parents[2] / "benchmarks/results/losses.json"
 LISTED = {"Args": "Arguments", "Attributes": "Attributes", "Raises": "Errors"}
 # What Markdown would take for markup outside of code.
 MARKUP = re.compile(r"(`[^`]*`)|([\[\]<>*_|\\])")
+# A page of the site that a docstring names; it becomes a link with the page's title.
+PAGE = re.compile(r"\bdocs/((?:appendix|guides|tours)/[\w-]+\.md)")
 
 
 def write_reference(folder: Path) -> list[Path]:
@@ -58,7 +60,8 @@ def prose(text: str) -> str:
         return "\n".join(f"- {prose(' '.join(item.split()))}" for item in items)
     if "\n" in text or text.startswith("    "):
         return fenced(inspect.cleandoc(text))
-    return MARKUP.sub(lambda found: found[1] or f"\\{found[2]}", text)
+    text = MARKUP.sub(lambda found: found[1] or f"\\{found[2]}", text)
+    return PAGE.sub(r"[](../../\1)", text)
 
 
 def fenced(text: str, language: str = "text") -> str:
@@ -216,9 +219,9 @@ def _metric_pages() -> dict[str, str]:
 def _picture_of_metric(metric: Any) -> str:
     return (
         f"![{metric.title} over the temperature](../../made/metric-{metric.name}.png)\n\n"
-        "On the same rows: the value with its 95 % interval where the logits are divided by a "
-        "temperature (1 is the classifier as it is), and, where the metric has bins of confidence, "
-        "the accuracy in each."
+        "The curve is the value on these rows, with its 95 % interval, if all logits are divided "
+        "by this temperature; 1 leaves them as they are. The points, for metrics with bins of "
+        "confidence, are the accuracy in each bin."
     )
 
 

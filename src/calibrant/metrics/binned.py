@@ -223,15 +223,15 @@ def expected_calibration_error(
     and confidences compared in float64. The value is biased upwards: a perfectly calibrated model
     shows about sqrt(2 / pi) sum_b sqrt(V_b) / N, V_b = sum of c (1 - c) in bin b.
 
-    ``convention="left-closed"`` has bins [lo, hi) of which the last is closed. That of
-    ``"torchmetrics"`` is that library's code (1.9): bins [lo, hi) and one more for a confidence of
-    exactly 1.
+    ``convention="left-closed"`` takes bins [lo, hi), the last one closed. ``"torchmetrics"``
+    repeats that library's code (1.9): bins [lo, hi), and one more bin for a confidence of exactly
+    1.
 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
-            and 1 in place of correctness.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class; then
+            labels are 0 and 1 instead of correctness.
         sample_weight: (N,) how much each row counts; by default all alike.
         n_bins: number of bins.
         convention: see above.
@@ -296,8 +296,8 @@ def adaptive_calibration_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
-            and 1 in place of correctness.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class; then
+            labels are 0 and 1 instead of correctness.
         sample_weight: (N,) how much each row counts; by default all alike.
         n_bins: number of bins.
         convention: see above.

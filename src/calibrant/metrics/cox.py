@@ -48,8 +48,8 @@ def calibration_slope_intercept(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
-            and 1 in place of correctness.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class; then
+            labels are 0 and 1 instead of correctness.
         sample_weight: (N,) how much each row counts; by default all alike.
 
     Raises:
@@ -82,8 +82,8 @@ def calibration_in_the_large(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
-            and 1 in place of correctness.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class; then
+            labels are 0 and 1 instead of correctness.
         sample_weight: (N,) how much each row counts; by default all alike.
 
     Raises:

@@ -24,7 +24,7 @@ def debiased_rms_calibration_error(
     """Return the RMS calibration error with the noise of the bin accuracies taken off, a fraction.
 
     sqrt(max(0, sum_b (n_b / N) (gap_b^2 - acc_b (1 - acc_b) / (n_b - 1)))): the sum is an unbiased
-    estimate of the binned mean square. It is an RMS, so don't hold it against an ECE.
+    estimate of the binned mean square. It is an RMS, so don't compare it with an ECE.
 
     Convention: top label, bins (lo, hi]; a bin of one row has no variance to take off and is left
     out. The published code of Kumar et al. has bins of equal mass by default.
@@ -32,8 +32,8 @@ def debiased_rms_calibration_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
-            and 1 in place of correctness.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class; then
+            labels are 0 and 1 instead of correctness.
         sample_weight: (N,) whole numbers, how often each row counts; by default once.
         n_bins: number of bins.
         strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
@@ -96,8 +96,8 @@ def debiased_expected_calibration_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
-            and 1 in place of correctness.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class; then
+            labels are 0 and 1 instead of correctness.
         sample_weight: (N,) whole numbers, how often each row counts; by default once.
         n_bins: number of bins.
         strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
@@ -172,8 +172,8 @@ def ece_sweep(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
-            and 1 in place of correctness.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class; then
+            labels are 0 and 1 instead of correctness.
         sample_weight: (N,) how much each row counts; by default all alike.
         norm: p of (sum_b (n_b / N) |gap_b|^p)^(1/p), at least 1.
 

@@ -31,8 +31,8 @@ class ScoreDecomposition:
 
     Attributes:
         score: the mean score of the confidences.
-        miscalibration: what recalibration gains, >= 0 (reliability).
-        discrimination: what the recalibrated confidences gain over a constant, >= 0 (resolution).
+        miscalibration: gain of recalibration, >= 0 (reliability).
+        discrimination: gain of the recalibrated confidences over a constant, >= 0 (resolution).
         uncertainty: score of the constant.
 
     Examples:
@@ -69,13 +69,13 @@ def corp_decomposition(
 
     The Brier score here is that of the event "the prediction is right", (c - a)^2, in [0, 1], not
     the multiclass one. Recalibrating and scoring on the same rows makes the miscalibration too
-    large on average; its floor under calibrated confidences says by how much.
+    large on average; its floor shows by how much.
 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
-            and 1 in place of correctness.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class; then
+            labels are 0 and 1 instead of correctness.
         sample_weight: (N,) how much each row counts; by default all alike.
         score: ``"brier"`` or ``"log"`` (nats; probabilities below 1.2e-38 are raised to it).
 
@@ -126,8 +126,8 @@ def murphy_decomposition(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
-            and 1 in place of correctness.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class; then
+            labels are 0 and 1 instead of correctness.
         sample_weight: (N,) how much each row counts; by default all alike.
         n_bins: number of equal-width bins (lo, hi].
 

@@ -69,8 +69,8 @@ def maximum_calibration_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
-            and 1 in place of correctness.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class; then
+            labels are 0 and 1 instead of correctness.
         sample_weight: (N,) how much each row counts; by default all alike.
         n_bins: number of bins.
         strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
@@ -122,8 +122,8 @@ def average_calibration_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
-            and 1 in place of correctness.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class; then
+            labels are 0 and 1 instead of correctness.
         sample_weight: (N,) how much each row counts; by default all alike.
         n_bins: number of bins.
         strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
@@ -169,8 +169,8 @@ def rms_calibration_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
-            and 1 in place of correctness.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class; then
+            labels are 0 and 1 instead of correctness.
         sample_weight: (N,) how much each row counts; by default all alike.
         n_bins: number of bins.
         strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
@@ -209,9 +209,9 @@ def overconfidence_error(
     kind: PairKind | None = None,
     sample_weight: Array | None = None,
 ) -> float:
-    """Return the part of the ECE from bins that say too much, sum_b (n_b / N) max(gap_b, 0).
+    """Return the part of the ECE from overconfident bins, sum_b (n_b / N) max(gap_b, 0).
 
-    With `underconfidence_error` it adds up to the ECE; their difference is mean confidence less
+    With `underconfidence_error` it adds up to the ECE; their difference is mean confidence minus
     accuracy. Opposite gaps within one bin cancel, so both are lower bounds.
     ``convention="thulasidasan"`` multiplies each gap by the bin's mean confidence, which is that
     paper's overconfidence error.
@@ -219,8 +219,8 @@ def overconfidence_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
-            and 1 in place of correctness.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class; then
+            labels are 0 and 1 instead of correctness.
         sample_weight: (N,) how much each row counts; by default all alike.
         n_bins: number of equal-width bins (lo, hi].
         convention: see above.
@@ -260,15 +260,15 @@ def underconfidence_error(
     kind: PairKind | None = None,
     sample_weight: Array | None = None,
 ) -> float:
-    """Return the part of the ECE from bins that say too little, sum_b (n_b / N) max(-gap_b, 0).
+    """Return the part of the ECE from underconfident bins, sum_b (n_b / N) max(-gap_b, 0).
 
     See `overconfidence_error`.
 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
-            and 1 in place of correctness.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class; then
+            labels are 0 and 1 instead of correctness.
         sample_weight: (N,) how much each row counts; by default all alike.
         n_bins: number of equal-width bins (lo, hi].
 
@@ -307,8 +307,8 @@ def ks_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
-            and 1 in place of correctness.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class; then
+            labels are 0 and 1 instead of correctness.
         sample_weight: (N,) how much each row counts; by default all alike.
 
     Raises:

@@ -51,9 +51,9 @@ def brier_score(
 ) -> float:
     """Return the mean of sum_k (p_k - onehot_k)^2, in [0, 2] (Brier's sum convention).
 
-    Of (N,) probabilities of the positive class it is the mean of (p - label)^2, half of that sum,
-    in [0, 1], as is usual with one score a row. Half of it, and its mean over classes (divided by
-    K), are also in use elsewhere.
+    For (N,) probabilities of the positive class it is the mean of (p - label)^2, half of that sum,
+    in [0, 1], as is usual with one score a row. Other code takes half of the sum, or its mean over
+    classes (divided by K).
 
     Args:
         probs: (N, K) probabilities.
@@ -108,13 +108,13 @@ def top_label_nll(
 ) -> float:
     """Return the mean of -log c where the top label is right, -log(1 - c) where it isn't, in nats.
 
-    It is the NLL of "the predicted label is right", the proper score of a confidence. Where scores
-    of all classes are known, the NLL sees more.
+    It is the NLL of "the predicted label is right", the proper score of a confidence. If scores of
+    all classes are known, the NLL measures more.
 
     A probability below 3e-8 (half of a step of float32 below 1) is raised to it: a wrong row whose
     confidence was rounded to 1 costs 17.3, and a few of them decide the mean. Confidences that were
-    written with few decimals say 1 of rows that may be wrong, and pay for it; `compare` says how
-    many rows that are.
+    written with few decimals are 1 for rows that may be wrong, which costs much; `compare` prints
+    the number of these rows.
 
     Args:
         scores: (N, K) probabilities; or (N,) of the `kind` that is named.

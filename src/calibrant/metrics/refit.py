@@ -73,7 +73,7 @@ class RefinementSplit(FewNumbers):
     inverse_temperature: float
 
     def headline(self) -> str:
-        """Return what a temperature would gain, and what it can't, in a sentence."""
+        """Return what a temperature would gain, and what it can't gain, in a sentence."""
         return (
             f"Of an NLL of {self.nll:.4f}, {self.calibration:.4f} is calibration, which the "
             f"temperature {1 / self.inverse_temperature:.3f} would gain, and {self.refinement:.4f} "

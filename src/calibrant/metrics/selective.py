@@ -23,7 +23,8 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class RiskCoverage:
-    """What can be had by a threshold on the confidence: one entry for each distinct confidence.
+    """Risk and coverage of each threshold on the confidence, one entry for each distinct
+    confidence.
 
     Attributes:
         threshold: (G,) lowest confidence answered, descending.
@@ -56,8 +57,8 @@ def risk_coverage(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
-            and 1 in place of correctness.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class; then
+            labels are 0 and 1 instead of correctness.
         sample_weight: (N,) how much each row counts; by default all alike.
 
     Raises:
@@ -92,8 +93,8 @@ def aurc(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
-            and 1 in place of correctness.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class; then
+            labels are 0 and 1 instead of correctness.
         sample_weight: (N,) how much each row counts; by default all alike.
 
     Raises:
@@ -133,8 +134,8 @@ def eaurc(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
-            and 1 in place of correctness.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class; then
+            labels are 0 and 1 instead of correctness.
         sample_weight: (N,) how much each row counts; by default all alike.
 
     Raises:
@@ -171,8 +172,8 @@ def risk_at_coverage(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
-            and 1 in place of correctness.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class; then
+            labels are 0 and 1 instead of correctness.
         sample_weight: (N,) how much each row counts; by default all alike.
         coverage: share of rows to answer, in (0, 1].
 
@@ -215,8 +216,8 @@ def coverage_at_risk(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
-            and 1 in place of correctness.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class; then
+            labels are 0 and 1 instead of correctness.
         sample_weight: (N,) how much each row counts; by default all alike.
         risk: share of errors to tolerate, in [0, 1].
 

@@ -302,7 +302,7 @@ class ProbitTopRestScaling(Chain):
 
     The first step's log-probabilities are the logits of the second. The first step has one number
     and hardly overfits, so both steps use the same rows, as in top-rest scaling itself. The
-    predicted class is kept. `docs/appendix/beyond-smart.md` has measurements.
+    predicted class is kept. docs/appendix/beyond-smart.md has measurements.
 
     Args:
         tails: ``"likelier"``, as above, or ``"normal"`` in any case.

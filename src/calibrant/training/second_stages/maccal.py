@@ -286,7 +286,7 @@ class MaCCal(HeadRetraining):
     no connection, its confidence over its accuracy on the training rows.
 
     The paper's text defines the parts and leaves constants open; those here are choices, and
-    `docs/appendix/second-stages-compared.md` shows what depends on them.
+    docs/appendix/second-stages-compared.md shows what depends on them.
 
     Attributes:
         kappa: factor on training accuracy, in (0, 1]; None to choose it.

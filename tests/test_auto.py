@@ -647,7 +647,7 @@ def ended() -> AutoCalibrator:
 
 def test_what_is_wrong_with_the_average_is_mapped_behind_it(ended):
     assert list(ended.steps_)[-1] == "average+natural-spline"
-    said = "; natural-spline stands behind it, which lowers the held-out NLL by "
+    said = "; natural-spline follows it, which lowers the held-out NLL by "
     assert said in ended.fit_report_.notes[0]
     last = ended.steps_["average+natural-spline"]
     without = copy(ended)

@@ -97,7 +97,7 @@ def test_fit_and_apply_take_a_folder(folder: Path, capsys: pytest.CaptureFixture
         ),
         (["fit", "shards", "--out", "t.safetensors", "--cluster", "labels"], "for intervals only"),
         (["measure", "shards", "--engine", "spark"], "engine must be one of processes, dask"),
-        (["measure", "nowhere/*.npz"], "no file of predictions goes by this pattern"),
+        (["measure", "nowhere/*.npz"], "no file of predictions matches this pattern"),
         (["measure", "shards", "--json", "shards/0.npz"], "is read by this command"),
         (["fit", "shards", "--out", "a.bin"], "a calibrator is saved as .safetensors"),
         (["measure", "shards", "--scores", "z"], "there is no 'z'"),

@@ -86,7 +86,7 @@ def test_what_no_line_shows_is_written_out(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, text = said(["measure", "a\nb\x1b[31m.npz"])
     assert code == 2
-    assert text == r"error: a\nb\x1b[31m.npz: no file of predictions goes by this pattern" + "\n"
+    assert text == r"error: a\nb\x1b[31m.npz: no file of predictions matches this pattern" + "\n"
     assert on_one_line("café “a”") == "café “a”"
 
 

@@ -444,7 +444,7 @@ def test_a_file_of_one_class_is_warned_of_alike_by_every_command(
     columns = {f"logit_{k}": LOGITS[:, k] for k in range(K)}
     columns = columns if form == "logit" else {"prob": people_files.CHANCE}
     ones = np.ones(ROWS, dtype=np.int64)
-    said = f"a.csv: all {ROWS} labels are the same, so nothing says what tells classes apart"
+    said = f"a.csv: all {ROWS} labels are the same, so nothing shows what distinguishes the classes"
     # One other label says something.
     for labels, heard in ((ones, True), (np.where(np.arange(ROWS) == 7, 0, ones), False)):
         path = table(tmp_path / "a.csv", label=labels, **columns)

@@ -166,7 +166,7 @@ def test_what_stands_for_many_files(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("*.xyz", "no file of predictions goes by this pattern"),
+        ("*.xyz", "no file of predictions matches this pattern"),
         ("none.npz", "there is no such file"),
         ("README.md", "the extension '.md' is unknown"),
     ],

@@ -157,7 +157,7 @@ def test_a_callback_that_the_trainer_was_not_given_is_missed(name, tmp_path):
 
     trainer = a_trainer(loss_named(name), tmp_path)
     trainer.remove_callback(TrainerCalibration)
-    with pytest.raises(InputError, match=r"give it callbacks=\[calibration\]"):
+    with pytest.raises(InputError, match=r"pass callbacks=\[calibration\]"):
         trainer.train()
 
 

@@ -46,7 +46,7 @@ class CompareOptions:
 
     fit: Path | None = option(
         None,
-        "Predictions to fit on; of many files a sample of 100 000 rows.",
+        "Predictions to fit on; from many files a sample of 100 000 rows.",
         metavar="FILE",
         reads=True,
     )
@@ -72,7 +72,7 @@ class CompareOptions:
     )
     rank_by: str | None = option(
         None,
-        "The metric that ranks. Default: ece; nll over several data sets.",
+        "The metric that ranks the methods. Default: ece; nll with several data sets.",
         metavar="METRIC",
         complete=complete_metric,
     )
@@ -104,7 +104,7 @@ class CompareOptions:
     )
     seeds: str | None = option(
         None,
-        "Over several data sets: seeds of the splits, as 0-4 or 0,1,2.",
+        "With several data sets: seeds of the splits, such as 0-4 or 0,1,2.",
         metavar="SEEDS",
         panel=SETS,
     )
@@ -119,7 +119,7 @@ class ComparedOptions(PageOptions):
     )
     table: list[Path] = option(
         [],
-        "Over several data sets: write the table here, as .tex, .md or .csv; may be repeated.",
+        "With several data sets: write the table here, as .tex, .md or .csv; may be repeated.",
         panel=SETS,
     )
 

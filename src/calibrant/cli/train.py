@@ -37,7 +37,7 @@ class TrainOptions:
     )
     mixing: str = option("none", "Mix inputs: none, mixup, regmixup, mit or mit-a.", metavar="NAME")
     mixing_arguments: list[str] = option(
-        [], "Argument of the mixing, as alpha.", "--mix-set", metavar="KEY=VALUE"
+        [], "Argument of the mixing, such as alpha=0.4.", "--mix-set", metavar="KEY=VALUE"
     )
     protocol: str = option(
         "quick",

@@ -268,7 +268,7 @@ def by_set(
             f"quantile, and as many to measure it on; there are {count}"
         )
     if rows.clusters is not None:
-        note = "The quantile is that of one row of each cluster, drawn at random."
+        note = "The quantile comes from one row of each cluster, drawn at random."
         common = common | {"notes": (*common["notes"], note)}
     inside = _crossed(rows, every, own, one, cover, seed)
     held, sizes = inside[np.arange(len(labels)), labels], inside.sum(axis=1)

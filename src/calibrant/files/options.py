@@ -204,7 +204,7 @@ class ReadOptions:
                 more = ""
                 if name == "kind" and value in (*get_args(ScoresAre), "toplabel"):
                     are = "confidence" if value == "toplabel" else value
-                    more = f"; what the scores are goes by are='{are}' (--are {are})"
+                    more = f"; say what the scores are with are='{are}' (--are {are})"
                 raise InputError(
                     f"{name} must be one of {', '.join(get_args(known))}, not {value!r}{more}"
                 )

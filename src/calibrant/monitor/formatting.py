@@ -96,9 +96,10 @@ class ClustersFound:
             )
         if self.share > MUCH:
             text += (
-                f". That is {percent(self.share)} % of all rows, which neither test sees: "
-                "keep more clusters open (--open-clusters, open_clusters=), or name clusters by "
-                "what ends, such as a user's day in place of the user, if rows depend on no more"
+                f". That is {percent(self.share)} % of all rows, and neither test uses them: "
+                "keep more clusters open (--open-clusters, open_clusters=), or make clusters "
+                "shorter, such as a user's day instead of the user, if rows depend on each "
+                "other only within a day"
             )
         return f"{text}."
 

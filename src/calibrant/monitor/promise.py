@@ -87,8 +87,8 @@ class Promise:
         if self.groups is not None:
             if names is None:
                 raise InputError(
-                    "each group has a threshold of its own in this promise, so every row needs its "
-                    "group (groups; on the command line the column that --by names)"
+                    "this promise has a threshold for each group, so every row needs its "
+                    "group (groups; on the command line the column of --by)"
                 )
             # Whole numbers have one name, whichever type a file gives them.
             known = (self.groups.get(str(name).removesuffix(".0"), np.nan) for name in names)

@@ -89,8 +89,8 @@ def fitted_to(calibrator: Calibrator, rows: Predictions) -> bool:
 def not_fitted_note(calibrator: Calibrator, rows: Predictions) -> str:
     """Return the caveat on intervals of a calibrator that has not been fitted to these rows."""
     return (
-        f"{calibrator.method} wasn't fitted to {rows.source}, as far as can be told, so the "
-        "intervals leave out the uncertainty of its fit."
+        f"{calibrator.method} was apparently not fitted to {rows.source}, so the intervals "
+        "leave out the uncertainty of its fit."
     )
 
 

@@ -257,8 +257,8 @@ class AutoCalibrator(Calibrator):
         self.weights_ = np.append(self.weights_, 0.0)
         first, *others = report.notes
         first += (
-            f"; {end.method} stands behind it, which lowers the held-out "
-            f"{METRICS[self.loss].title} by {gain.value:.4f} +- {gain.error:.4f}"
+            f"; {end.method} follows it, which lowers the held-out {METRICS[self.loss].title} "
+            f"by {gain.value:.4f} +- {gain.error:.4f}"
         )
         return replace(report, notes=(first, *others))
 

@@ -104,9 +104,9 @@ def check_one_score(shape: tuple[int, ...], kind: str, source: str) -> None:
     if len(shape) == 2 and shape[0] > 0 and shape[1] > 1:
         many = "probs" if kind == "prob" else "logits"
         wanted += (
-            f"; a column for each of {shape[1]} classes goes by '{many}' "
-            f"(Predictions.from_{many}), and one for each of {shape[1]} labels, several of which "
-            "may be true, by kind 'many-labels' (from_many_labels)"
+            f"; a column for each of {shape[1]} classes is called '{many}' "
+            f"(Predictions.from_{many}); a column for each of {shape[1]} labels, several of "
+            "which may be true, has kind 'many-labels' (from_many_labels)"
         )
     raise PredictionsError(wanted)
 

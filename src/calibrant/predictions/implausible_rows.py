@@ -80,9 +80,9 @@ def units(logits: NDArray[Any]) -> Iterator[Finding]:
         sure = softmax(logits).max()
         yield Finding(
             "units",
-            f"every number of 'logits' lies in [0, 1], so that no row says more than {sure:.1%}, "
-            "and rows don't sum to 1: they may be sigmoids, similarities without their scale, or "
-            "shares that lack a class",
+            f"every number of 'logits' lies in [0, 1], so no confidence exceeds {sure:.1%}, "
+            "and rows don't sum to 1: they may be sigmoids, similarities without their scale, "
+            "or shares that lack a class",
             {},
             keep,
         )
@@ -127,8 +127,8 @@ def softmax_twice(probs: NDArray[Any]) -> Iterator[Finding]:
     if least.min() > -1e-3 and np.median(least) < 0.2 / width and inner.max() > 0.9:
         yield Finding(
             "softmax twice",
-            "every row is the softmax of probabilities, so that softmax was applied twice; write "
-            f"what it was applied to last, in which row 0 has {inner[0].max():.3g} in place of "
+            "every row is the softmax of probabilities, so softmax was applied twice; write "
+            f"the input of the second softmax, whose row 0 has {inner[0].max():.3g} instead of "
             f"{probs[0].max():.3g}",
             {},
             {"are": "probs"},

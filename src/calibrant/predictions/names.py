@@ -156,7 +156,7 @@ def all_alike(labels: IntArray | None) -> str:
     """Return what is said of rows whose labels are all the same, or nothing of others."""
     if labels is None or labels.ndim != 1 or not len(labels) or (labels != labels[0]).any():
         return ""
-    return f"all {len(labels)} labels are the same, so nothing says what tells classes apart"
+    return f"all {len(labels)} labels are the same, so nothing shows what distinguishes the classes"
 
 
 def of_signs(labels: NDArray[Any], source: str) -> NDArray[Any]:

@@ -290,9 +290,9 @@ def _long_table(chances: FloatArray, seen: _Seen) -> Iterator[Finding]:
     if np.ptp(chances) > 1e-3 and (np.abs(blocks.sum(axis=1) - 1) <= 1e-3).all():
         yield Finding(
             "long table",
-            f"the probabilities of each {width} rows in turn sum to 1, so that they are those of "
-            f"{width} classes of one prediction; write a row for each prediction, with a column "
-            "for each class",
+            f"the probabilities of every {width} consecutive rows sum to 1, so they seem to be "
+            f"the {width} classes of one prediction; write one row for each prediction, with a "
+            "column for each class",
             {},
             {"are": "prob"},
             certain=True,
@@ -405,9 +405,9 @@ def _of_predictions(shares: FloatArray) -> Iterator[Finding]:
     if 2 * len(close) < len(shares) and close.prod() < SURE_ODDS:
         yield Finding(
             "predictions",
-            f"the largest score is right in each of {len(shares)} rows, also in the {len(close)} "
-            "of which another is hardly below it: labels may be predictions, or rows those that "
-            "the model was trained on",
+            f"the largest score is right in all {len(shares)} rows, even in the {len(close)} "
+            "where another score is hardly lower: the labels may be predictions, or the rows "
+            "training rows",
         )
 
 

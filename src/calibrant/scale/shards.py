@@ -97,7 +97,7 @@ def _files_of(where: str, above: tuple[str, ...] = ()) -> Iterator[str]:
         found = sorted(matching(where), key=by_number)
         files = [place for place in found if _has_format(place) and is_file(place)]
         if not files:
-            raise PredictionsError(f"{where}: no file of predictions goes by this pattern")
+            raise PredictionsError(f"{where}: no file of predictions matches this pattern")
         yield from _without_companions(files)
     elif is_log(where):
         yield where

@@ -164,8 +164,8 @@ def _rows(
         return _one_class(labels, probs, classes[position])
     if probs.ndim != 2 or probs.shape[1] != len(classes):
         raise InputError(
-            f"y_prob of shape {probs.shape} doesn't fit {len(classes)} classes; name those of its "
-            "columns by classes"
+            f"y_prob of shape {probs.shape} doesn't fit {len(classes)} classes; give the "
+            "labels of its columns as classes"
         )
     if not np.isin(labels, classes).all():
         odd = labels[~np.isin(labels, classes)][0]

@@ -117,8 +117,8 @@ class TrainerCalibration(TrainerCallback, ExportableState):
         logits = logits_of(outputs)
         if not self._fitting and self.loss.training and logits.requires_grad:
             raise InputError(
-                "the Trainer doesn't tell the loss where it is: give it callbacks=[calibration], "
-                "the TrainerCalibration whose compute_loss it has"
+                "the Trainer doesn't call the callback of the loss: pass "
+                "callbacks=[calibration], the TrainerCalibration whose compute_loss it uses"
             )
         if self._fitting and not self.loss.training and "validation" in self.loss.needs:
             tokens = labels.shape == logits.shape[:-1]  # whose classes come last

@@ -258,7 +258,7 @@ class NpyReader(ArrayReader):
         file.seek(0)
         stream = npy_stream(file, what, mapped=not is_url(self.where))
         if file.seek(0, os.SEEK_END) < stream.offset + stream.nbytes:
-            raise ValueError(f"its header says {stream.shape}, and it is cut short of that")
+            raise ValueError(f"its header says {stream.shape}, but the file is shorter")
         return stream
 
 

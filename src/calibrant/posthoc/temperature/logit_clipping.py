@@ -150,7 +150,7 @@ class LogitClipping(Calibrator):
                 fits.append(fit)
                 losses.append(rows.losses(fit.beta))
         if not _clearly_gains(np.array(losses), fold):
-            note = "clipping gains no likelihood that can be told from noise, so nothing is clipped"
+            note = "clipping gains no likelihood beyond noise, so nothing is clipped"
             return report.noting(note)
         best = min(range(len(fits)), key=lambda i: fits[i].nll)
         self.clip_, self.beta_ = clips[best], fits[best].beta

@@ -375,8 +375,9 @@ class CalibrationLoss(nn.Module):
         if not self.learning or torch.is_grad_enabled():
             return self.learning
         self._warn_once(
-            "is in training mode where no gradients are computed, as in validation; its statistics "
-            "stay as they are there, but call loss.eval() and loss.train() with the network's"
+            "is in training mode where no gradients are computed, as in validation; its "
+            "statistics don't change then, but call loss.eval() and loss.train() together "
+            "with the network's"
         )
         return False
 

@@ -236,8 +236,8 @@ class TokenColumns(LogFormat):
             except PredictionsError as fault:
                 raise file.error(place, str(fault)) from fault
         table.notes.append(
-            f"{absent} rows lack a letter among the likeliest tokens, which has the least "
-            "probability that is there. The table holds no accuracy to check."
+            f"In {absent} rows a letter isn't among the likeliest tokens; it counts with the "
+            "lowest probability listed. The table holds no accuracy to check."
         )
         note_mass(table)
         return table

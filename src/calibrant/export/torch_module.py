@@ -143,10 +143,10 @@ class CalibratorModule(nn.Module):
 
 
 class CalibratedModule(nn.Module):
-    """A network and, behind it, a calibrator: what the network was given in, probabilities out.
+    """A network followed by a calibrator: the network's inputs in, probabilities out.
 
-    Its `state_dict` holds the network's weights and what the calibrator learnt, so that safetensors
-    saves and loads both; nothing need be pickled.
+    Its `state_dict` has the network's weights and the calibrator's numbers, so that safetensors
+    saves and loads both without pickle.
 
     Args:
         network: gives (N, K) logits, or logits and (N, D) features as the first two of a tuple, or
@@ -176,7 +176,8 @@ class CalibratedModule(nn.Module):
         """Return (N, K) probabilities for what the network takes.
 
         Raises:
-            PredictionsError: what the network gives are no logits, or not those of this calibrator.
+            PredictionsError: the network doesn't give logits, or gives other classes than the
+                calibrator's.
         """
         logits, features = _logits_and_features(self.network(*inputs, **more))
         return self.calibrator(logits, features)

@@ -267,16 +267,16 @@ class PlattScaling(LogOddsMap):
     """p' = sigmoid(a x + b), x the log odds of p, fitted to Platt's smoothed targets.
 
     Of N1 events and N0 others, an event counts as (N1 + 1) / (N1 + 2) and another as 1 / (N0 + 2):
-    then there is an optimum even where a threshold tells them apart. Two parameters. With two
-    classes p is the probability of class 1, and the predicted class may change; with more it is the
-    confidence, and the predicted class is kept.
+    then an optimum exists even if a threshold separates them. Two parameters. With two classes p is
+    the probability of class 1, and the predicted class may change; with more it is the confidence,
+    and the predicted class is kept.
 
     Args:
-        inputs: what stands for x: ``"log-odds"``; or ``"probability"``, p itself, as it was long
-            done by feeding probabilities to code that was written for a classifier's scores. A
-            sigmoid of p can't be the identity, and never says less than sigmoid(b). It suits the
-            votes of a forest, which are too timid in the middle. ``"likelier"``: log odds, unless
-            probabilities give rows held out more likelihood.
+        inputs: what x is: ``"log-odds"``; or ``"probability"``, p itself, as code for a
+            classifier's scores does if it is given probabilities. A sigmoid of p can't be the
+            identity, and is never below sigmoid(b). It suits the votes of a forest, which are
+            underconfident in the middle. ``"likelier"``: log odds, unless probabilities give
+            held-out rows more likelihood.
 
     Attributes:
         weights_: (2,) a and b; where probabilities were chosen (3,) 0, a and b.
@@ -378,8 +378,8 @@ class AffineScaling(LogOddsMap):
     """p' = sigmoid(a x + b), x the log odds of p, by maximum likelihood.
 
     Platt scaling without smoothed targets, and beta calibration of the form "am". With few rows the
-    targets of `PlattScaling` are safer; with many the two agree. Where a threshold tells events
-    from others there is no optimum, and Platt's targets are taken with a `BoundaryWarning`.
+    targets of `PlattScaling` are safer; with many the two agree. If a threshold separates events
+    from others there is no optimum; Platt's targets are then used, with a `BoundaryWarning`.
 
     Attributes:
         weights_: (2,) a and b.
@@ -412,8 +412,8 @@ class AffineScaling(LogOddsMap):
 class QuadraticScaling(LogOddsMap):
     """p' = sigmoid(a x^2 + b x + c), x the log odds of p, by maximum likelihood.
 
-    Three parameters: also an asymmetry that bends with x. Not monotone: beyond -b / (2 a) it turns
-    around, which far outside the calibration rows may say the opposite of what it should.
+    Three parameters, so the curve can also bend. It isn't monotone: beyond -b / (2 a) it turns
+    around, so far outside the calibration rows it may give the opposite of the truth.
 
     Attributes:
         weights_: (3,) a, b and c.
@@ -454,7 +454,7 @@ class BetaCalibration(LogOddsMap):
 
     The map that is right where the scores of either outcome follow a beta distribution. Unlike
     Platt scaling it has the identity for a = b = 1, and S-shaped and inverse S-shaped maps around
-    it. A coefficient that would be negative is 0, and the others are fitted anew, so the map never
+    it. A coefficient that would be negative is 0, and the others are fitted again, so the map never
     falls.
 
     Args:

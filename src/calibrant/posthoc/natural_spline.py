@@ -38,12 +38,13 @@ class NaturalSpline(EventMap):
     s bends at quantiles of x and is a straight line beyond the first and the last. It starts as
     `AffineScaling`, a line, and leaves it as far as a penalty on the integral of s''(x)^2 allows;
     fits are averaged over penalties by their marginal likelihood (Laplace), so there is nothing to
-    tune and no seed, where the paper cross-validates. So with few rows, or where log odds are off
-    by a line, it is affine scaling. With two classes p is the probability of class 1, with more the
-    confidence, and then the predicted class is kept. s may fall: nothing but smoothness is asked.
+    tune and no seed, where the paper cross-validates. So with few rows, or if the error of the log
+    odds is linear, it is affine scaling. With two classes p is the probability of class 1, with
+    more the confidence, and then the predicted class is kept. s may fall, because it only has to be
+    smooth.
 
     Args:
-        knots: quantiles of x that the spline bends at, the ends included.
+        knots: number of quantiles of x at which the spline bends, the ends included.
 
     Attributes:
         knots_: (S + 1,) those quantiles, ascending; cubics_: (S, 4) of each piece the coefficients

@@ -196,8 +196,8 @@ class ProbitScaling(Calibrator):
 
     p_k is the probability that z_k + eps xi_k is the largest score of its row, with xi independent
     and standard normal. With Gumbel noise it would be softmax(z / T), so this is temperature
-    scaling with lighter tails: it gives a class far below the top much less, and a row with many
-    classes near the top less confidence. The order of the classes within every row is kept.
+    scaling with lighter tails: classes far below the top get much less, and a row with many classes
+    near the top has a lower confidence. The order of the classes within every row is kept.
 
     eps is that of the greatest likelihood. The result is mixed with the uniform distribution over
     the classes that are not masked, at weight 1 / (N + 1), since shares underflow to 0. Where the
@@ -324,11 +324,11 @@ ROUNDING = 1e-12
 
 @dataclass(eq=False)
 class ConsistencyCalibration(ProbitScaling):
-    """Probit scaling whose noise is that of the lowest ECE; one parameter.
+    """Probit scaling with the noise of the lowest ECE; one parameter.
 
     Authors draw a thousand perturbations of each row and count votes; here their limit is
-    integrated, to rounding, so nothing is random, no class has no vote for want of draws, and the
-    order of the classes within every row is kept.
+    integrated, to rounding, so nothing is random, no class lacks votes because of too few draws,
+    and the order of the classes within every row is kept.
 
     eps is searched on a geometric grid around the noise that is most like temperature scaling,
     with two refinements, on all rows. By ECE, as authors do, it fits the noise of the bins;

@@ -31,22 +31,23 @@ from calibrant.posthoc.state import learnt
 class HistogramBinning(ShrunkMap):
     """The confidence is replaced by the accuracy of its bin.
 
-    A bin of few rows is drawn towards the others: h right ones of n rows give (h + s m) / (n + s),
-    with s = prior_strength and m the accuracy on all rows (where bins differ in size, m is shifted
-    a little so that the mean confidence stays the accuracy). Then all bins are mixed with 1 / K at
-    weight 1 / (N + 1).
+    The value of a bin with few rows is drawn towards the others: h right rows of n give (h + s m) /
+    (n + s), with s = prior_strength and m the accuracy on all rows (where bins differ in size, m is
+    shifted a little so that the mean confidence stays the accuracy). Then all bins are mixed with 1
+    / K at weight 1 / (N + 1).
 
     Args:
         n_bins: number of bins; fewer are used where rows or distinct confidences are fewer.
         strategy: ``"quantile"`` puts as many rows in each bin, cut midway between neighbours;
             ``"uniform"`` takes (b / B, (b + 1) / B]. An empty bin keeps its middle.
         form: ``"top-label"`` maps the confidence of the predicted class and keeps it;
-            ``"one-vs-rest"`` maps the probability of every class, see `MapOfEitherForm`. There
-            equal-mass bins lose accuracy as classes grow: the few rows of a class share one bin.
-        prior_strength: s, in rows a bin. 0 is the map as published, which says 1 where a bin holds
-            no error; a later error there has an infinite log loss. In the one-vs-rest form s is a
-            quarter of it, because bins differ more there: most hold almost only rows of the class
-            or almost none. There m is about the share of rows that are of the class.
+            ``"one-vs-rest"`` maps the probability of every class, see `MapOfEitherForm`. With many
+            classes equal-mass bins lose accuracy there, because the few rows of a class share one
+            bin.
+        prior_strength: s, in rows per bin. 0 is the map as published, which gives 1 for a bin
+            without errors; a later error there has an infinite log loss. In the one-vs-rest form s
+            is a quarter of it, because bins differ more: most have almost only rows of the class,
+            or almost none. There m is about the share of rows of the class.
 
     Attributes:
         edges_: (B + 1,) edges of the bins (lo, hi]; values_: (B,) the map on them.
@@ -314,9 +315,9 @@ class ScalingBinning(ConfidenceMap):
     mean outcome, and still a step function, so that its calibration error can be measured. Like g,
     it can't follow anything but a sigmoid in the log odds.
 
-    These are steps one behind another, but not a `Chain`: a chain hands on whole rows of
-    probabilities, and in those the label can't have less than the other classes, while g may well
-    say .3 of two. The bins average g as it is, and without labels.
+    These steps aren't a `Chain`: a chain passes on whole rows of probabilities, in which the
+    predicted class can't have less than the others, while g may give .3 with two classes. The bins
+    average g as it is, without labels.
 
     Args:
         n_bins: number of bins; fewer are used where rows or distinct confidences are fewer.

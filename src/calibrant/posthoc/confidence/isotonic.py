@@ -156,8 +156,8 @@ class MulticlassIsotonic(Calibrator):
     q_ik is proportional to iso(p_ik) + 1e-9 p_ik. The map is the same for all classes and rises
     strictly, so every row keeps the order of its classes. The predicted class is raised by a
     millionth of itself: classes that share a block would otherwise be equal in float32. With all
-    classes pooled, few levels rest on few rows; but it is assumed that a probability means the same
-    whichever class and rank it belongs to.
+    classes pooled, hardly any level depends on few rows; but the map assumes that a probability
+    means the same for every class and rank.
 
     Blocks are drawn towards their common centre as the bins of `HistogramBinning` are, and pooled
     again where that puts them out of order; the mean over all pairs stays the share of true ones.
@@ -313,8 +313,8 @@ class VennAbers(MapOfEitherForm):
 
     Added to the calibration rows as a wrong one, the new row's isotonic value is p0; as a right one
     it is p1 >= p0. Whatever the distribution, one of the two is calibrated if rows are
-    exchangeable: p1 if the prediction turns out right, p0 if not. `intervals` returns both. Their
-    width says how few rows the value rests on. As a single number, `predict_confidence` and
+    exchangeable: p1 if the prediction turns out right, p0 if not. `intervals` returns both. A wide
+    interval means that few rows support the value. As a single number, `predict_confidence` and
     `predict_proba` give p1 / (1 - p0 + p1), which has the least regret in log loss over both
     outcomes and is never 0 or 1, so nothing is mixed in.
 

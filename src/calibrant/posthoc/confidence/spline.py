@@ -29,10 +29,10 @@ class SplineCalibration(ConfidenceMap):
     with equally spaced knots is fitted to it by least squares, and the map takes s_i to
     s_i + G'(t_i), clipped to [0, 1]. Between calibration rows it is linear, beyond them constant.
 
-    Equal confidences share their mean outcome and get one value, the mean of theirs. Nothing but
-    smoothness is asked of the map, so it may fall. It knows least at both ends, where a natural
-    spline is straight: if nearly all rows are confident, the few others share a piece of the spline
-    with many confident ones. Values are mixed with 1 / K at weight 1 / (N + 1).
+    Equal confidences share their mean outcome and get one value, the mean of theirs. The map only
+    has to be smooth, so it may fall. It is least reliable at both ends, where a natural spline is
+    straight: if nearly all rows are confident, the few others share a piece of the spline with many
+    confident ones. Values are mixed with 1 / K at weight 1 / (N + 1).
 
     Args:
         knots: number of knots; fewer are used where a knot would have less than 5 rows.

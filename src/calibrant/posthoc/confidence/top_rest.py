@@ -144,24 +144,24 @@ class TopRestScaling(Calibrator):
         logit(c') = s(log(m + 0.001)) + a logit(c)
 
     where s is a cubic spline, and the other classes share 1 - c' in their proportions under q.
-    Slope a and spline are a logistic regression of correctness, so its log loss is a proper score
-    and, with that of the rest, adds up to the likelihood of the whole row. With a = 1 and s = 0 it
-    is temperature scaling. Two penalties pull it there: one on second differences of the spline's
-    coefficients, one on a - 1 and the spline's straight part. Fits are averaged over both penalties
-    by their marginal likelihood (Laplace), so no number needs tuning from fifty rows to many
-    thousands, and no seed is involved. On the calibration rows the log loss of correctness is never
-    above that of temperature scaling.
+    Slope a and spline are a logistic regression of correctness. Its log loss is a proper score, and
+    adds up with that of the other classes to the likelihood of the whole row. With a = 1 and s = 0
+    it is temperature scaling. Two penalties pull towards that: one on second differences of the
+    spline's coefficients, one on a - 1 and the spline's straight part. Fits are averaged over both
+    penalties by their marginal likelihood (Laplace), so no number needs tuning from fifty rows to
+    many thousands, and no seed is involved. On the calibration rows the log loss of correctness is
+    never above that of temperature scaling.
 
     Keeps the predicted class: a c' that would fall below the next class is raised to just above.
     Outside the margins that the calibration rows cover, the spline is constant. Doubling the logits
-    changes nothing. It fails where the margin and c say too little of why a row is wrong, say if
+    changes nothing. It fails if margin and c don't show which rows are wrong, for example if
     classes are biased against each other; then a map that moves classes does better.
 
     Args:
-        knots: quantiles of the margin that the spline bends at; the penalty, not their number, says
-            how smooth it is.
-        penalty: 0 weighs both penalties by evidence; a positive number is taken for both, in units
-            of one row's likelihood. A very large one is temperature scaling.
+        knots: number of quantiles of the margin at which the spline bends; the penalty, not this
+            number, makes it smooth.
+        penalty: 0 averages over both penalties by marginal likelihood; a positive number sets both,
+            in units of one row's likelihood. A very large number gives temperature scaling.
 
     Attributes:
         beta_: 1 / T. slope_: a. weights_: (B,) spline coefficients, in log odds; knots_: (B + 4,).
@@ -287,14 +287,13 @@ class TopRestScaling(Calibrator):
 
         From the posterior of slope and spline and the standard error of the temperature, both
         normal in log odds: how far the confidence would move with other calibration rows of the
-        same number. It doesn't know of a shift of the data, and where fifty rows can't show that
-        the truth differs from temperature scaling, it is too narrow. Nor does it know of a truth
-        that isn't of the model's form, logit(c) and the margin each with a part of their own: that
-        bias stays as the interval shrinks. On synthetic rows with
-        such a truth, 95 % intervals held it for 93, 96 and 91 % of the rows at 300, 1 000 and 5 000
-        calibration rows; with 8 knots instead of 16, where the spline can't bend enough, for 93, 95
-        and 86 % (`calibrant study run row-intervals`, 10 draws, standard errors 1 to
-        3 %).
+        same number. It doesn't cover a shift of the data, and with fifty rows, which can't show
+        that the truth differs from temperature scaling, it is too narrow. Nor does it cover a truth
+        of another form than the model's, the sum of a part for logit(c) and a part for the margin:
+        that bias stays as the interval shrinks. On synthetic rows with such a truth, 95 % intervals
+        held it for 93, 96 and 91 % of the rows at 300, 1 000 and 5 000 calibration rows; with 8
+        knots instead of 16, where the spline can't bend enough, for 93, 95 and 86 % (`calibrant
+        study run row-intervals`, 10 draws, standard errors 1 to 3 %).
 
         Args:
             logits: (N, K) logits.

@@ -62,7 +62,7 @@ class GivenGroups(EventMap):
 
     It mends what `calibrant.metrics.multicalibration` finds, in one convex fit where boosting takes
     rounds of trees. Of more than 100 groups the largest are taken; more than 20 columns have no
-    pairs counted, and the report of the fit says so. It stands best behind another map:
+    pairs counted, and the report of the fit says so. It works best after another map:
     ``temperature+given-groups``. It fails where groups aren't among the columns.
 
     Args:

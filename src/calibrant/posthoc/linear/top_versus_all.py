@@ -34,9 +34,9 @@ class TopVersusAll(PenalisedMap):
 
         mean_i -[a_i log q_it + (1 - a_i) log(1 - q_it)] + penalty:
 
-    the likelihood of one event, whatever the other classes share. So confidences are fitted, and
-    what is left of a row isn't; with two classes it is the likelihood of the row. x are the
-    log-probabilities of temperature scaling, T by likelihood, and the fit starts there. One
+    the likelihood of one event, whatever the other classes get. So confidences are fitted, and the
+    probabilities of the other classes aren't; with two classes it is the likelihood of the row. x
+    are the log-probabilities of temperature scaling, T by likelihood, and the fit starts there. One
     temperature keeps every prediction; with a weight for each class t stays the class predicted
     before the map, and the penalty is that of `StructuredVectorScaling`. Maps of the confidence
     alone, such as `PlattScaling` or `IsotonicRegression`, are fitted like this anyway.

@@ -99,9 +99,9 @@ class StructuredVectorScaling(PenalisedMap):
         mean NLL + ridge K / N (|v|^2 + |b|^2)
 
     strictly convex, so its optimum is unique; where rows are few for so many classes it stays next
-    to temperature scaling, and nothing needs tuning. The predicted class may change. It corrects
-    what is wrong with a class in all rows, not in some of them: confidences that are off at small
-    margins stay so.
+    to temperature scaling, and nothing needs tuning. The predicted class may change. It corrects an
+    error of a class in all rows, not in some of them: confidences that are wrong at small margins
+    stay wrong.
 
     Args:
         ridge: factor of the penalty; 1 is the paper's.

@@ -35,10 +35,10 @@ class LogitClipping(Calibrator):
     """softmax(clip(z, -C, C) / T) of centred logits z; two parameters.
 
     Confidence is bounded by 1 / (1 + (K - 1) exp(-2 C / T)), and rows without a large logit are
-    changed by T alone. So it helps a network that is too sure only where it is very sure. Several
-    logits above C become equal: then the order of the classes is lost and the first of them is
-    predicted, so accuracy may fall. Each row's mean is taken off first, since clipping depends on
-    the origin of the logits.
+    changed by T alone. So it helps a network that is overconfident only in its most confident rows.
+    Several logits above C become equal: then the order of the classes is lost and the first of them
+    is predicted, so accuracy may fall. Each row's mean is taken off first, since clipping depends
+    on the origin of the logits.
 
     C is searched on a geometric grid from the largest absolute logit, which changes nothing, down
     to the 80 % quantile of all logits. Out of those that keep more than `accuracy_kept` of the

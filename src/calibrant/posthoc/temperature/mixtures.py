@@ -64,9 +64,10 @@ class Mixture(Calibrator):
 class LaplaceTemperatureScaling(Mixture):
     """(1 - w) softmax(z / T) + w / K, with T of temperature scaling and w = 1 / (N + 1).
 
-    Keeps the order of the classes in every row. No probability falls below w / K, so no surprise
-    costs more than log(K (N + 1)): T alone may call impossible what N rows merely never showed.
-    With thousands of rows and a sound T it changes next to nothing. One parameter is fitted.
+    Keeps the order of the classes in every row. No probability falls below w / K, so no row costs
+    more than log(K (N + 1)): T alone may give almost 0 to an outcome that merely didn't occur among
+    N rows. With thousands of rows and a sound T it changes next to nothing. One parameter is
+    fitted.
 
     Attributes:
         beta_: the fitted inverse temperature; `temperature_` is its inverse.

@@ -225,11 +225,11 @@ class PredictedClassTemperature(SummaryTemperature):
 
         sum over rows predicted as k of NLL(beta_0 r_k) + shrinkage / 2 * (r_k - 1)^2,
 
-    a convex function of one number, by safeguarded Newton for all classes at once; r_k stays
-    within a factor of 8. A class that was never predicted keeps beta_0, one that was seldom
-    predicted stays near it. Unlike a temperature for each logit it keeps the order of the classes
-    within every row and doesn't depend on the origin of the logits. It helps where classes differ
-    in how overconfident they are, and can't see anything else. Where the single temperature isn't
+    a convex function of one number, by safeguarded Newton for all classes at once; r_k stays within
+    a factor of 8. A class that was never predicted keeps beta_0, one that was seldom predicted
+    stays near it. Unlike a temperature for each logit it keeps the order of the classes within
+    every row and doesn't depend on the origin of the logits. It helps if classes differ in how
+    overconfident they are, and corrects nothing else. Where the single temperature isn't
     identified, all classes take it as it is.
 
     Args:

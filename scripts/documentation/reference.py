@@ -11,6 +11,7 @@ import importlib
 import inspect
 import json
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -40,6 +41,10 @@ LISTED = {"Args": "Arguments", "Attributes": "Attributes", "Raises": "Errors"}
 MARKUP = re.compile(r"(`[^`]*`)|([\[\]<>*_|\\])")
 # A page of the site that a docstring names; it becomes a link with the page's title.
 PAGE = re.compile(r"\bdocs/((?:appendix|guides|tours)/[\w-]+\.md)")
+
+
+# How a long signature is broken.
+BROKEN: dict[str, Any] = {"subsequent_indent": "    ", "break_on_hyphens": False}
 
 
 def write_reference(folder: Path) -> list[Path]:
@@ -475,7 +480,7 @@ def _thing(name: str, thing: Any) -> Iterator[str]:
     if not callable(thing):
         yield prose(_summary(thing))
         return
-    yield fenced(f"{name}{_signature(thing)}", "python")
+    yield fenced(textwrap.fill(f"{name}{_signature(thing)}", 84, **BROKEN), "python")
     yield _text_of(thing)
     if inspect.isclass(thing):
         base = cb.Calibrator if issubclass(thing, cb.Calibrator) else object

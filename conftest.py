@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -48,6 +49,17 @@ def draw_labelled_logits(
     honest = rng.normal(scale=spread, size=(rows, classes))
     labels = (honest + rng.gumbel(size=honest.shape)).argmax(axis=1)
     return temperature * honest, labels
+
+
+def pytest_collection() -> None:
+    """Don't go through what is imported again and again: next to nothing of it is garbage."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave the tests and what they imported out of what the garbage collector goes through."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -722,7 +722,7 @@ def test_lines_heed_the_names_that_are_told(run, tmp_path):
 
 def test_clusters_are_a_column_a_key_or_the_rows_of_tokens(run, tmp_path):
     rng = np.random.default_rng(0)
-    said, right = drifting()
+    said, right = drifting(change=ROWS)
     names = np.repeat(np.arange(ROWS // 20), 20)
     table = "".join(f"{p},0,{1 - y},{c}\n" for p, y, c in zip(said, right, names, strict=True))
     (tmp_path / "rows.csv").write_text("confidence,pred_label,label,doc\n" + table)

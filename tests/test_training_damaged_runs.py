@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
 from collections.abc import Callable
@@ -96,17 +95,16 @@ RESUMED = {"momentum of another shape": widen, "optimizer of text": lambda c: c.
 @pytest.mark.parametrize("change", [*CHANGES, *RESUMED])
 def test_a_checkpoint_that_lacks_something_is_named(change: str, run: Path, data: DataSet) -> None:
     content = torch.load(run / "last.ckpt", weights_only=True)
-    before = copy.deepcopy(content)
     (CHANGES | RESUMED)[change](content)
     torch.save(content, run / "last.ckpt")
+    before = {file.name: file.read_bytes() for file in run.iterdir()}
     with pytest.raises(InputError, match=r"last\.ckpt: ") as resumed:
         train(SETTINGS, run, data=data, resume=True)
     assert "\n" not in str(resumed.value)
     if change in CHANGES:
         with pytest.raises(InputError, match=r"last\.ckpt: "):
             load_network(run)
-    torch.save(before, run / "last.ckpt")
-    assert train(SETTINGS, run, data=data, resume=True) is not None
+    assert {file.name: file.read_bytes() for file in run.iterdir()} == before
 
 
 def test_a_checkpoint_damaged_at_random_is_refused_or_read(run: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -619,11 +620,13 @@ def test_the_command_in_process(
     assert call(*words, "--resume") == 0
 
 
-# The command line, with a writer of checkpoints that never comes to its end.
+# The command line, with a writer of checkpoints that never comes to its end, for each folder in a
+# process of its own, which has its modules from this one.
 SLOW_TRAIN = """
-import time
+import os, sys, time
 import torch
 from calibrant.cli import main
+import calibrant.training.run
 
 def slow(content, path):
     path.write_bytes(b"half")
@@ -631,34 +634,37 @@ def slow(content, path):
     time.sleep(600)
 
 torch.save = slow
-main()
+sys.argv, folders = sys.argv[:-2], sys.argv[-2:]
+for folder in folders:
+    child = os.fork()
+    if child == 0:
+        print(os.getpid(), flush=True)
+        sys.argv += ["--out", folder]
+        main()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_no_temporary_file_of_a_killed_run_survives_the_next(
-    number: signal.Signals, idx_folder: Path, tmp_path: Path, call: Callable[..., int]
+    idx_folder: Path, tmp_path: Path, call: Callable[..., int]
 ) -> None:
-    words = [
-        "train",
-        "--data",
-        str(idx_folder),
-        "--out",
-        str(tmp_path / "run"),
-        "--n-classes",
-        "3",
-    ]
+    words = ["train", "--data", str(idx_folder), "--n-classes", "3"]
     words += ["--epochs", "1", "--batch-size", "16"]
-    line = [sys.executable, "-c", SLOW_TRAIN, *words]
+    ends = {tmp_path / "ended": signal.SIGTERM, tmp_path / "killed": signal.SIGKILL}
+    line = [sys.executable, "-c", SLOW_TRAIN, *words, *map(str, ends)]
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "writing\n"
-        process.send_signal(number)
-    left = [item.name for item in (tmp_path / "run").iterdir() if item.name != "config.json"]
-    assert (len(left), process.returncode) == (int(number == signal.SIGKILL), -number)
-    if left:
-        assert call(*words, "--resume") == 0
-        assert not list((tmp_path / "run").glob(".*"))
+        for number in ends.values():
+            child = int(process.stdout.readline())
+            assert process.stdout.readline() == "writing\n"
+            os.kill(child, number)
+            assert int(process.stdout.readline()) == -number
+    for folder, number in ends.items():
+        left = [item.name for item in folder.iterdir() if item.name != "config.json"]
+        assert len(left) == int(number == signal.SIGKILL)
+        if left:
+            assert call(*words, "--out", folder, "--resume") == 0
+            assert not list(folder.glob(".*"))
 
 
 def test_no_room_for_a_checkpoint_is_one_sentence(

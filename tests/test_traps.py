@@ -7,6 +7,7 @@ that of the greatest likelihood on these rows.
 from __future__ import annotations
 
 import warnings
+from functools import cache
 
 import numpy as np
 import pytest
@@ -77,6 +78,11 @@ def fitted(method: str, logits, labels) -> tuple[Calibrator, set[type[Warning]]]
     return calibrator, {w.category for w in caught}
 
 
+@cache
+def fitted_to(trap: str, method: str) -> tuple[Calibrator, set[type[Warning]]]:
+    return fitted(method, *TRAPS[trap][:2])
+
+
 def single_temperature(calibrator: Calibrator) -> float | None:
     """The one temperature that a method rests on, if it does."""
     beta = getattr(calibrator, "beta_", getattr(calibrator, "reference_", None))
@@ -99,7 +105,7 @@ def gap_of_means(probs: np.ndarray, labels) -> float:
 @pytest.mark.parametrize("trap", TRAPS)
 def test_traps_are_answered_rightly(method, trap):
     logits, labels, wanted, tolerance = TRAPS[trap]
-    calibrator, warned = fitted(method, logits, labels)
+    calibrator, warned = fitted_to(trap, method)
     # Similarities look like logits that were divided by so much.
     assert warned == ({MisreadWarning} if trap == "logits / 50" else set())
     found = single_temperature(calibrator)
@@ -147,7 +153,7 @@ def test_extremes_are_bounded_and_said_aloud(method, extreme):
 def test_a_masked_class_is_as_if_it_were_not_there(method):
     left = np.delete(np.arange(10), 3)
     without, _ = fitted(method, NARROW[OTHERS][:, left], np.searchsorted(left, LABELS[OTHERS]))
-    masked, _ = fitted(method, MASKED[OTHERS], LABELS[OTHERS])
+    masked, _ = fitted_to("a masked class", method)
     expected = without.predict_proba(NARROW[:, left])
     found = masked.predict_proba(MASKED)
     # Penalties and the uniform share that small bins are mixed with count the classes.
@@ -159,7 +165,7 @@ def test_a_masked_class_is_as_if_it_were_not_there(method):
 
 @every_method
 def test_a_mask_at_apply_only(method):
-    calibrator, _ = fitted(method, NARROW, LABELS)
+    calibrator, _ = fitted_to("plain", method)
     probs = calibrator.predict_proba(MASKED)
     assert_distributions(probs, MASKED)
     # Hardly any class is left: all mass goes there, also where it is not on top elsewhere.

@@ -626,7 +626,7 @@ SLOW_TRAIN = """
 import os, sys, time
 import torch
 from calibrant.cli import main
-import calibrant.training.run
+import calibrant.training.run, lightning.fabric.strategies.ddp
 
 def slow(content, path):
     path.write_bytes(b"half")

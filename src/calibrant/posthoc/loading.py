@@ -132,7 +132,7 @@ def load(path: StrPath) -> Calibrator:
 
     Raises:
         CalibratorFileError: the file is missing, damaged, not a calibrator, of a newer format, of
-            an unknown method, or its parameters don't fit the method.
+            an unknown method, or has parameters that don't fit the method.
 
     Examples:
         >>> import calibrant as cb

@@ -86,7 +86,8 @@ def log_of(probs: Array, floor: float = SMALLEST_PROBABILITY) -> Array:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RowTable:
-    """N rows of scores with what else is known of each; `Predictions` says what the fields are."""
+    """N rows of scores with everything else that is known about them; `Predictions` lists the
+    fields."""
 
     kind: ScoreKind
     scores: Array
@@ -114,7 +115,7 @@ class RowTable:
 
     @property
     def top_only(self) -> bool:
-        """Whether a row has one number, about its predicted label, and none for other classes."""
+        """Whether rows have one number, about the predicted label, and none for other classes."""
         return self.kind in ("toplabel", "score")
 
     # Parameters: each is an array of its own, of which most callers give two.
@@ -135,22 +136,22 @@ class RowTable:
         """Wrap (N, K) logits.
 
         Args:
-            logits: (N, K) numbers; -inf masks a class that a row can't be. The columns of a table
+            logits: (N, K) numbers; -inf masks a class that a row can't have. The columns of a table
                 (pandas, polars, pyarrow) may be named after the classes.
-            labels: (N,) true labels in [0, K), or names of classes; None where nobody knows them.
-            features: (N, D) what goes into the last layer.
-            source: what error messages call the rows.
+            labels: (N,) true labels in [0, K), or names of classes; None if they are unknown.
+            features: (N, D) inputs of the last layer.
+            source: name of the rows in error messages.
             head: the last layer, (K, D) weight and (K,) bias (see `Head`).
             reference: (M, D) features of other rows, such as training rows.
-            sample_weight: (N,) how much each row counts, at least 0; None where all count alike.
+            sample_weight: (N,) how much each row counts, at least 0; None if all count alike.
             clusters: (N,) names of the clusters, whole numbers or text: rows of one (a patient, a
                 document, an image) aren't independent of one another.
             class_names: K names of the classes, in the order of the columns.
 
         Raises:
-            PredictionsError: NaN, infinity or other numbers of rows or columns; a row with fewer
+            PredictionsError: NaN, infinity, or wrong numbers of rows or columns; a row with fewer
                 than two classes left; labels out of range or of a masked class; a last layer that
-                doesn't make these logits of these features; weights that are negative or all 0.
+                doesn't turn these features into these logits; weights that are negative or all 0.
         """
         names = names_of_columns(logits, source) if class_names is None else class_names
         logits = as_array(logits)
@@ -242,21 +243,21 @@ class RowTable:
         sample_weight: Array | None = None,
         clusters: Array | None = None,
     ) -> Self:
-        """Wrap the top-label form: (N,) confidences in [0, 1] with what says which are right.
+        """Wrap the top-label form: (N,) confidences in [0, 1], and which predictions are right.
 
         Args:
-            confidence: (N,) how sure the predicted label is.
+            confidence: (N,) confidence in the predicted label.
             predicted: (N,) predicted labels: numbers, or names, numbered by the alphabet.
-            labels: (N,) true labels, likewise; None where nobody knows them.
-            source: what error messages call the rows.
-            correct: (N,) whether each prediction is right, 0 and 1 or truth values, in place of
-                both. Then every row counts as predicted to be of class 1.
+            labels: (N,) true labels, likewise; None if they are unknown.
+            source: name of the rows in error messages.
+            correct: (N,) whether each prediction is right, 0 and 1 or truth values, instead of
+                labels. Then the predicted class of every row is 1.
             sample_weight: see `from_logits`.
             clusters: see `from_logits`.
 
         Raises:
-            PredictionsError: other shapes, confidences outside [0, 1], or neither predicted labels
-                nor what is correct.
+            PredictionsError: wrong shapes, confidences outside [0, 1], or neither predicted labels
+                nor `correct`.
 
         Examples:
             >>> import calibrant as cb
@@ -284,23 +285,24 @@ class RowTable:
         sample_weight: Array | None = None,
         clusters: Array | None = None,
     ) -> Self:
-        """Wrap (N,) scores that are no probabilities: higher where a prediction is likelier right.
+        """Wrap (N,) scores that aren't probabilities: higher if a prediction is likelier right.
 
-        Any real numbers: a margin, a mean log-probability of tokens, what a judge gave from 1 to 5.
-        They only rank the rows. A calibrator that is fitted to them makes probabilities of them.
+        Any real numbers will do: a margin, a mean log-probability of tokens, a judge's mark from 1
+        to 5. They only rank the rows. A calibrator that is fitted to them turns them into
+        probabilities.
 
         Args:
-            scores: (N,) real numbers; of a loss or a perplexity give minus it.
-            correct: (N,) whether each prediction is right, 0 and 1 or truth values; None where
-                nobody knows.
-            source: what error messages call the rows.
-            predicted: (N,) predicted labels and labels: (N,) true ones, in place of `correct`.
+            scores: (N,) real numbers; for a loss or a perplexity give its negative.
+            correct: (N,) whether each prediction is right, 0 and 1 or truth values; None if it is
+                unknown.
+            source: name of the rows in error messages.
+            predicted: (N,) predicted labels; with `labels`, the true ones, instead of `correct`.
             labels: see `predicted`.
             sample_weight: see `from_logits`.
             clusters: see `from_logits`.
 
         Raises:
-            PredictionsError: other shapes, or scores that aren't finite.
+            PredictionsError: wrong shapes, or scores that aren't finite.
 
         Examples:
             >>> import calibrant as cb
@@ -356,23 +358,23 @@ class RowTable:
         sample_weight: Array | None = None,
         clusters: Array | None = None,
     ) -> Self:
-        """Wrap one score a row: how probable it is that the row is of the positive class.
+        """Wrap one score for each row: the probability of the positive class, or its log odds.
 
         Args:
             scores: (N,) or (N, 1) probabilities or log odds.
-            labels: (N,) true labels: 0 and 1, truth values, or the names of two classes; None where
-                nobody knows them.
+            labels: (N,) true labels: 0 and 1, truth values, or the names of two classes; None if
+                they are unknown.
             kind: ``"prob"`` for probabilities, ``"logit"`` for log odds.
-            positive: which label is the positive class, where labels aren't 0 and 1.
+            positive: label of the positive class, if labels aren't 0 and 1.
             class_names: names of the negative and of the positive class.
-            features: (N, D) what goes into the last layer.
-            source: what error messages call the rows.
-            sample_weight: (N,) how much each row counts; None where all count alike.
+            features: (N, D) inputs of the last layer.
+            source: name of the rows in error messages.
+            sample_weight: (N,) how much each row counts; None if all count alike.
             clusters: (N,) names of the clusters that rows belong to.
 
         Raises:
-            PredictionsError: other shapes, probabilities outside [0, 1], or labels that aren't of
-                two classes.
+            PredictionsError: wrong shapes, probabilities outside [0, 1], or labels of more than two
+                classes.
 
         Examples:
             >>> import calibrant as cb
@@ -413,22 +415,22 @@ class RowTable:
         sample_weight: Array | None = None,
         clusters: Array | None = None,
     ) -> Self:
-        """Wrap L scores a row, of labels of which any number may be true.
+        """Wrap L scores for each row, one for each label; any number of labels may be true.
 
-        They become N L binary predictions, of which those of one row are a cluster.
+        They become N L binary predictions; the predictions of one row form a cluster.
 
         Args:
             scores: (N, L) probabilities or log odds, one for each label.
-            labels: (N, L) 0 and 1; None where nobody knows them.
+            labels: (N, L) 0 and 1; None if they are unknown.
             kind: ``"prob"`` or ``"logit"``.
-            label_names: of the L labels; by default those that the columns of a table have.
-            source: what error messages call the rows.
-            sample_weight: (N,) how much each row counts, or (N, L) each label of it: 0 for one that
-                nobody knows. None where all count alike.
+            label_names: names of the L labels; by default the columns of a table.
+            source: name of the rows in error messages.
+            sample_weight: (N,) how much each row counts, or (N, L) each of its labels: 0 for an
+                unknown label. None if all count alike.
             clusters: (N,) names of clusters of rows; by default each row is one.
 
         Raises:
-            PredictionsError: other shapes, or what `from_binary` refuses.
+            PredictionsError: wrong shapes, or what `from_binary` refuses.
 
         Examples:
             >>> import calibrant as cb
@@ -463,25 +465,26 @@ class RowTable:
     ) -> Self:
         """Wrap tokens or pixels: K scores for each position of a row.
 
-        Every position becomes a row, and those of one row are a cluster. Where classes come last
-        and no position is left out nothing is copied. Otherwise what counts is copied once, in
-        pieces, so that no more than it and the scores given are ever held.
+        Every position becomes a row, and the positions of one given row form a cluster. If classes
+        come last and no position is left out, nothing is copied. Otherwise the positions that count
+        are copied once, in pieces, so that memory holds the given scores and this copy at most.
 
         Args:
             scores: (N, T, K), (N, H, W, K) or the like.
-            labels: (N, T), (N, H, W) or the like: true classes; None where nobody knows them.
+            labels: (N, T), (N, H, W) or the like: true classes; None if they are unknown.
             kind: ``"logits"`` or ``"probs"``.
-            ignore_index: the label of positions that don't count, such as padding; None for none.
+            ignore_index: the label of positions to leave out, such as padding; None for none.
             class_axis: axis of the classes; 1 for pixels as torch has them, (N, K, H, W).
-            source: what error messages call the rows.
-            keep_all: keep positions that don't count, without labels: to recalibrate all.
-            sample_weight: (N,) how much each row counts, or (N, T) each position; None where all
-                count alike. Those of positions that are left out don't matter.
+            source: name of the rows in error messages.
+            keep_all: keep the positions that would be left out, without labels, to recalibrate them
+                too.
+            sample_weight: (N,) how much each row counts, or (N, T) each position; None if all count
+                alike. Weights of positions that are left out don't matter.
             clusters: (N,) names of clusters of rows, such as documents; by default each row is one.
             class_names: K names of the classes.
 
         Raises:
-            PredictionsError: other shapes, or what `from_logits` and `from_probs` refuse.
+            PredictionsError: wrong shapes, or what `from_logits` and `from_probs` refuse.
 
         Examples:
             >>> import numpy as np
@@ -518,9 +521,9 @@ class RowTable:
         )
 
     def with_clusters(self, clusters: Array | None, key: str = "cluster") -> Self:
-        """Return the same rows with other clusters, (N,) names of them, or without any.
+        """Return the same rows with other clusters, given by (N,) names, or without any.
 
-        Of rows that hold several predictions, a name for each row or for each prediction.
+        If rows hold several predictions, give a name for each row or for each prediction.
 
         Raises:
             PredictionsError: names of another length, or blank ones; `key` is what it calls them.

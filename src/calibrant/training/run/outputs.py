@@ -68,7 +68,7 @@ def predict(
     Args:
         network: put into evaluation mode for this, and back. Any module that gives logits, see
             `TappedNetwork`, or one of this package's.
-        images: any, also of another kind than it was trained on; or a torch data set, see
+        images: any images, also of another kind than the training images; or a torch data set, see
             `Examples`; or a `DataLoader` or anything else that yields batches, taken in its order.
         normalise: for images, that of its training images, whatever these are; None gives the
             network its inputs as they are.

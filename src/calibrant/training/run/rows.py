@@ -36,8 +36,8 @@ class Examples:
     """Rows of a torch data set, in the place of `Images`.
 
     A row is a pair of inputs and label, or a mapping that holds the label as "labels" or "label"
-    and names the inputs of the network, as tokenisers give it. Augmentation is the data set's
-    business.
+    and names the inputs of the network, as tokenisers give it. Any augmentation is done by the data
+    set.
 
     Args:
         source: a data set with a length and rows by number, or a `DataLoader` of one, whose

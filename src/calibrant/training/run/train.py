@@ -65,8 +65,8 @@ def train(
 ) -> Trained | None:
     """Train a network, and write checkpoints, history and predictions to a folder.
 
-    With the same settings the same machine gives the same weights, bit for bit, also when the run
-    was broken off and taken up again from a checkpoint, be it in the middle of an epoch.
+    With the same settings the same machine gives the same weights, bit for bit, also if the run was
+    interrupted and resumed from a checkpoint, even in the middle of an epoch.
 
     Args:
         settings: of the run.
@@ -77,8 +77,8 @@ def train(
         accelerator: "cpu", "cuda", "mps" or "auto".
         checkpoint_every: steps between checkpoints within an epoch. There is one after each epoch.
         cache: folder for decoded images of parquet files.
-        data: the data set, if it is read already; `settings.data` is then only its name. Data of
-            your own, of any form, by `own_data`: they aren't augmented here.
+        data: the data set, if it is already read; `settings.data` is then only its name. For data
+            of your own, of any form, use `own_data`; Calibrant doesn't augment them.
         network: a module of your own, trained where it is; `settings.net` is then only its name.
         layer: name of its last layer, as in `predict`.
         observers: told of every step and epoch on the first device.

@@ -279,14 +279,14 @@ class MaCCal(HeadRetraining):
         delta_t = delta_max * (delta_min / delta_max) ** (t / T)
 
     kappa stands for how much worse the network does on rows it has not seen. It is chosen on
-    held-out rows unless given: all candidates train side by side, and of those that keep the
-    accuracy the one wins whose held-out confidence is nearest to it (`kappa_curve_` shows all). A
-    plainly retrained linear head is a candidate too, and what is left if none keeps the accuracy;
-    its `kappa_` is 1. Candidates are shares of the kappa at which a head of the same layers loses
-    no connection, its confidence over its accuracy on the training rows.
+    held-out rows unless given: all candidates train side by side. Among the candidates that keep
+    the accuracy, the one is chosen whose held-out confidence is nearest to it (`kappa_curve_` shows
+    all). A plainly retrained linear head is a candidate too, and is chosen if no other one keeps
+    the accuracy; its `kappa_` is 1. Candidates are shares of the kappa at which a head of the same
+    layers loses no connection, its confidence over its accuracy on the training rows.
 
-    The paper's text defines the parts and leaves constants open; those here are choices, and
-    docs/appendix/second-stages-compared.md shows what depends on them.
+    The paper defines the parts and leaves constants open. The constants here are choices, and
+    docs/appendix/second-stages-compared.md shows their effects.
 
     Attributes:
         kappa: factor on training accuracy, in (0, 1]; None to choose it.

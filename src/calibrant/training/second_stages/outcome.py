@@ -47,7 +47,7 @@ class SecondStageOutcome:
 
     @property
     def name(self) -> str:
-        """What the new head is: the method's name, or a retrained head where masks won nothing."""
+        """Name of the new head: the method's, or "retrained head" if masks gained nothing."""
         plain = self.stage.summary().get("plain_chosen", False)
         return PLAIN if plain else self.stage.method
 
@@ -122,12 +122,12 @@ def run_second_stage(
     """Fit a second stage, and measure its head beside the network's own.
 
     Args:
-        stage: with its arguments; it is fitted.
-        train: what the network says, with features, of the rows that it was trained on.
-        test: the same of the rows to measure on.
-        validation: the same of held-out rows, for what is chosen by them and for the temperature
-            that the new head is compared with; None takes a tenth of the training rows, drawn by
-            the stage's seed, with a warning.
+        stage: an unfitted second stage; this call fits it.
+        train: the network's predictions, with features, for the rows that it was trained on.
+        test: the same for the rows to measure on.
+        validation: the same for held-out rows, to choose settings and to fit the temperature that
+            the new head is compared with; None takes a tenth of the training rows, drawn by the
+            stage's seed, with a warning.
         resamples: of the bootstrap; None as for `evaluate`.
         seed: for the bootstrap.
         progress: called with a line of text as each epoch begins.
@@ -203,8 +203,8 @@ TRAIN, VALIDATION, TEST = "train.npz", "val.npz", "test.npz"
 def files_of_run(folder: Path, data: Path | None = None) -> tuple[Path, Path | None, Path]:
     """Return the predictions of a run on its training, validation and test images.
 
-    A run does not keep those on its training images. Where train.npz is missing, the network is run
-    over them once, without augmentation, and the file is written into the folder.
+    A run does not keep predictions for its training images. If train.npz is missing, the network
+    computes them once, without augmentation, and the file is written into the folder.
 
     Args:
         folder: of a finished run, or any that holds the three files.

@@ -65,16 +65,16 @@ class SecondStage(ABC):
     """A classifier head trained on features of a network that stays as it is.
 
     The constructor only stores its arguments. After `fit`, `head_` takes features as the network
-    gives them and returns logits; `history_` says how the epochs went.
+    gives them and returns logits; `history_` describes the epochs.
 
     Attributes:
         n_classes_: number of classes, K.
         head_: the trained head, a module in evaluation mode.
         history_: one record for each epoch.
-        notes_: what the fit warned of.
-        beside_temperature_: the new head beside the network's own head with one temperature, on
-            the validation rows; None without `reference_logits`. On these rows both were chosen,
-            so rows that neither has seen say more.
+        notes_: warnings of the fit.
+        beside_temperature_: the new head beside the network's own head with one temperature, on the
+            validation rows; None without `reference_logits`. Both were chosen on these rows, so
+            measure on other rows as well.
     """
 
     # Its name on the command line, and its entry in the list of methods.
@@ -107,13 +107,13 @@ class SecondStage(ABC):
 
         Args:
             features: (N, D) penultimate features of the rows that the network was trained on, NumPy
-                or torch; computed where they lie.
+                or torch; the fit runs on their device.
             labels: (N,) classes.
             validation: features and labels of held-out rows, for methods that choose by them.
             n_classes: number of classes; None if every class occurs among the labels.
             reference_logits: (M, K) logits of the network's own head for the M validation rows. The
-                new head is compared with it, row by row, and with what one temperature would make
-                of it; None if nobody knows.
+                new head is compared with it, row by row, and with one temperature on it; None if
+                they are unknown.
             progress: called with a line of text as each epoch begins.
 
         Raises:

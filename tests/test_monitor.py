@@ -291,7 +291,7 @@ def test_groups_without_end_share_the_last_place():
     assert groups.names[-1] == OTHERS
     assert index.tolist()[: MOST_GROUPS - 1] == list(range(MOST_GROUPS - 1))
     assert set(index.tolist()[MOST_GROUPS - 1 :]) == {MOST_GROUPS - 1}
-    with pytest.raises(cb.InputError, match="there were to be 2 groups, but 'c' is one more"):
+    with pytest.raises(cb.InputError, match="n_groups is 2, but 'c' is one group more"):
         cb.Monitor(n_groups=2).update([0.9] * 3, [1, 1, 1], ["a", "b", "c"])
     mixed = cb.Monitor()
     mixed.update(0.9, 1, "a")

@@ -252,7 +252,9 @@ def arrays_in(file) -> set[str]:
 @pytest.mark.filterwarnings("ignore:the network has several layers")
 def test_a_layer_that_does_not_make_the_logits_is_left_out_of_the_file(tmp_path):
     network, file = TwoHeads(), tmp_path / "out.npz"
-    with pytest.warns(TrainingWarning, match="layer 'rotation' doesn't turn these features into these logits"):
+    with pytest.warns(
+        TrainingWarning, match="layer 'rotation' doesn't turn these features into these logits"
+    ):
         write_outputs(file, predict(network, table()), network)
     assert arrays_in(file) == {"logits", "labels", "features"}
     assert read_predictions(file).n == 60  # a wrong head would be refused here

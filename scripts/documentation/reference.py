@@ -264,6 +264,8 @@ LOSS_ROWS = (
     ("wrong, confidence 0.60", (0.0, 1.0986, 0.0)),
     ("wrong, confidence 0.99", (0.0, 5.2933, 0.0)),
 )
+DEPENDS = "a row's loss [depends on](../../appendix/losses.md#all-of-them)"
+ROOT_OF_LOSSES = "[CalibrationLoss](../python/calibrant.training.CalibrationLoss.md)"
 
 
 def loss_pages() -> dict[str, str]:
@@ -279,7 +281,7 @@ def loss_pages() -> dict[str, str]:
             ("in words", prose(entry.words)),
             ("source", prose(entry.paper)),
             ("when it fails", prose(kind.fails)),
-            ("what a row's loss depends on", prose(kind.distributed)),
+            (DEPENDS, prose(kind.distributed)),
             ("remembers from batch to batch", prose(kind.state or "nothing")),
             (
                 "needs, besides logits and labels",
@@ -292,7 +294,10 @@ def loss_pages() -> dict[str, str]:
             (data, ", ".join(f"`{key}={value!r}`" for key, value in settings.items()))
             for data, settings in entry.published.items()
         ]
-        settings = [(f"`{a}`", prose(" ".join(m.split()))) for a, m in text.items("Args").items()]
+        settings = [
+            (f"`{a}`", prose(" ".join(m.split())).replace("`CalibrationLoss`", ROOT_OF_LOSSES))
+            for a, m in text.items("Args").items()
+        ]
         own = ", ".join(f"{key}={value!r}" for key, value in entry.arguments.items())
         missing = [
             f", {each.name}=..."

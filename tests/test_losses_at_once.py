@@ -17,6 +17,7 @@ from calibrant.training.losses import (  # noqa: E402
     MMCE,
     LabelSmoothing,
     MbLS,
+    base,
     margins,
 )
 
@@ -52,11 +53,13 @@ CASES: list[tuple[Callable[[], Any], Callable[[Tensor, Tensor, Any], Tensor]]] =
 
 
 @pytest.mark.parametrize("at_once", [1 << 20, 3 * CLASSES])  # all rows, or three at a time
+@pytest.mark.parametrize("many", [CLASSES + 1, CLASSES])  # probabilities step by step, or torch's
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize(("make", "formula"), CASES)
 def test_values_and_gradients_are_those_of_the_formula(
-    make: Any, formula: Any, soft: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
+    make: Any, formula: Any, soft: bool, many: int, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(base, "_MANY_CLASSES", many)
     monkeypatch.setattr(margins.MadeAtOnce, "at_once", at_once)
     draw = torch.Generator().manual_seed(0)
     logits = 4 * torch.randn(9, CLASSES, generator=draw, dtype=torch.float64)

@@ -89,13 +89,18 @@ class Rows:
         """
         logits, column = self.logits.detach(), self.target[:, None]
         gaps = logits - logits.amax(1, keepdim=True)
-        # torch's softmax takes several times as long where classes are few.
-        gradient = gaps.exp()
-        total = gradient.sum(1, keepdim=True)
+        # torch's softmax takes several times as long where classes are few, and half where many.
+        if logits.shape[1] < _MANY_CLASSES:
+            gradient = gaps.exp()
+            total = gradient.sum(1, keepdim=True)
+            gradient.mul_(total.reciprocal())
+        else:
+            gradient = logits.softmax(1)
+            total = gradient.amax(1, keepdim=True).reciprocal_()
         if self.soft is not None:
-            gradient.mul_(self.soft.sum(1, keepdim=True) / total).sub_(self.soft)
+            gradient.mul_(self.soft.sum(1, keepdim=True)).sub_(self.soft)
             return self.cross_entropy.detach().clone(), gradient, gaps
-        gradient.scatter_add_(1, column, total.neg()).mul_(total.reciprocal())
+        gradient.scatter_add_(1, column, torch.full_like(total, -1))
         return total.log_().sub_(gaps.gather(1, column))[:, 0], gradient, gaps
 
     @property
@@ -165,6 +170,8 @@ ClassWeights = Sequence[float] | Tensor | None
 DEFAULT_IGNORE_INDEX = -100  # as in torch
 # Whose published settings losses know.
 DATA_SETS = ("cifar10", "cifar100", "tiny-imagenet", "cub", "aircraft")
+# From which on torch's softmax is quicker than its steps one by one.
+_MANY_CLASSES = 256
 # Batches after which it is said that nobody tells a loss of epochs.
 PATIENCE = 50
 

@@ -306,7 +306,7 @@ def compare_over(
     watch: Watcher | None = None,
     **options: Any,
 ) -> ManyComparisons:
-    """Compare methods on several data sets, each split anew for every seed.
+    """Compare methods on several data sets, each with a new split for every seed.
 
     Args:
         datasets: name to predictions, which are split, or to a pair of rows to fit on and rows to

@@ -52,7 +52,7 @@ class FitReport:
         return "\n\n".join(map(wrap, [begin, *self.notes]))
 
     def behind(self, first: FitReport) -> FitReport:
-        """Return the report of a fit in two steps, of which this was the second."""
+        """Return the report of a fit in two steps; this one is the report of the second step."""
         return replace(
             self,
             iterations=first.iterations + self.iterations,

@@ -222,7 +222,7 @@ def multicalibration(
         groups: columns by name: (N,) values, or what `evaluate_by` takes for a kind of group, such
             as ``"predicted"``. True labels can't be groups, because a model doesn't know them. For
             many files any other text is the name of a column.
-        pairs: whether groups of two columns are looked at as well.
+        pairs: whether groups of two columns are included.
         min_rows: smaller groups are left out, and named.
         draws: simulated calibrated data sets; None for 1 000, fewer of more than 100 000 rows.
         seed: for these.

@@ -410,7 +410,7 @@ def read_predictions(
         path: the file, a folder of ``.npy`` arrays or of a data set, or a URL.
         options: which columns are read, and as what; by default those with the usual names.
         name: what later messages and tables call these rows; the path by default.
-        fields: those of `ReadOptions`, by name, in place of what `options` says.
+        fields: fields of `ReadOptions`, by name, which override `options`.
 
     Raises:
         PredictionsError: the file can't be read, or what it holds isn't usable predictions. The

@@ -42,8 +42,8 @@ def calibration_slope_intercept(
     high ones are too high, low ones too low. Convention: top label, confidences kept 1e-7 away from
     0 and 1, maximum likelihood. If a threshold on the confidence divides right from wrong
     predictions, or all are right, there is no optimum; a penalty worth a millionth of a row then
-    decides how large the numbers come out, and a `BoundaryWarning` says so. If all confidences
-    are equal, only one combination of the two is known, and a `NotIdentifiedWarning` says that.
+    keeps the numbers finite, with a `BoundaryWarning`. If all confidences are equal, only one
+    combination of the two is known, and a `NotIdentifiedWarning` says that.
 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.

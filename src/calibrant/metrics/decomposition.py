@@ -119,9 +119,9 @@ def murphy_decomposition(
 ) -> ScoreDecomposition:
     """Split the top-label Brier score, with each confidence replaced by its bin's mean.
 
-    Reliability sum_b (n_b / N) gap_b^2, resolution sum_b (n_b / N) (acc_b - acc)^2, uncertainty
-    acc (1 - acc). The split is exact for `score`, the Brier score of the bin means; that of the
-    confidences themselves differs by what varies within bins.
+    Reliability sum_b (n_b / N) gap_b^2, resolution sum_b (n_b / N) (acc_b - acc)^2, uncertainty acc
+    (1 - acc). The split is exact for `score`, the Brier score of the bin means. The Brier score of
+    the confidences themselves differs by their variation within bins.
 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.

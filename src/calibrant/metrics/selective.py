@@ -23,8 +23,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class RiskCoverage:
-    """Risk and coverage of each threshold on the confidence, one entry for each distinct
-    confidence.
+    """Risk and coverage at each threshold, one entry for each distinct confidence.
 
     Attributes:
         threshold: (G,) lowest confidence answered, descending.
@@ -126,7 +125,7 @@ def eaurc(
     kind: PairKind | None = None,
     sample_weight: Array | None = None,
 ) -> float:
-    """Return the E-AURC: the AURC minus that of a ranking with every error at the end, a fraction.
+    """Return the E-AURC, the AURC minus that of a ranking with all errors last, a fraction.
 
     The AURC of that ranking is computed exactly, (1/N) sum_k max(0, k - (N - E)) / k for E errors,
     and not by its limit for many rows, r + (1 - r) log(1 - r).

@@ -446,7 +446,8 @@ class Monitor:
 
         Args:
             path: the HTML file; an old one is replaced.
-            refresh: seconds after which an open page looks whether it was written anew; None never.
+            refresh: seconds after which an open page reloads itself if it was written again; None
+                for never.
 
         Raises:
             InputError: the folder doesn't exist, or `path` is no regular file.

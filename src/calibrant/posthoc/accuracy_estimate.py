@@ -254,7 +254,7 @@ def expected_accuracy(
     seed: int = 0,
     watch: Watcher | None = None,
 ) -> ExpectedAccuracy:
-    """Estimate the accuracy of rows without labels, with an interval for that of these very rows.
+    """Estimate the accuracy of rows without labels, with an interval for these rows' own accuracy.
 
     If only the shares of the classes have changed, give the calibrator of `estimate_prior`; the
     intervals then leave out the uncertainty of the shares.

@@ -197,7 +197,7 @@ class AutoCalibrator(Calibrator):
 
     @property
     def n_parameters(self) -> int:
-        """Those of all steps, and the free weights."""
+        """Number of parameters of all steps, and of free weights."""
         own = sum(step.n_parameters for step in self.steps_.values())
         return own + len(self.averaged_) - 1
 

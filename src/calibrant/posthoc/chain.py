@@ -48,7 +48,7 @@ class Chain(Calibrator):
     rows. A step of one or two numbers doesn't overfit, and is not cross-fitted.
 
     `chain_of` makes the class of a chain, whose name on the command line joins those of its steps:
-    ``svs+top-rest``. Arguments of a step are those of the chain with its name before them:
+    ``svs+top-rest``. The chain takes the arguments of its steps, with the step's name before them:
     ``svs__ridge``, ``top_rest__knots``.
 
     Args:
@@ -98,7 +98,7 @@ class Chain(Calibrator):
 
     @property
     def n_parameters(self) -> int:
-        """Those of all steps."""
+        """Number of parameters of all steps."""
         return sum(step.n_parameters for step in self.steps_)
 
     @property
@@ -108,7 +108,7 @@ class Chain(Calibrator):
         return widths[0] if widths else None
 
     def widest(self) -> int:
-        """Return that of the widest step."""
+        """Return the width of the widest step."""
         return max(step.widest() for step in self.steps_)
 
     def _fit(self, predictions: Predictions) -> FitReport:

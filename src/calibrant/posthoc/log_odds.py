@@ -312,7 +312,7 @@ class PlattScaling(LogOddsMap):
 
     @property
     def cross_validates(self) -> bool:
-        """Whether what stands for x is chosen by rows held out."""
+        """Whether x is chosen by cross-validation."""
         return self.inputs == "likelier"
 
     def basis(self, xp: Any, log_odds: Array) -> list[Array]:

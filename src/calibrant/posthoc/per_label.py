@@ -98,7 +98,7 @@ class PerLabel(Calibrator):
 
     @property
     def n_parameters(self) -> int:
-        """Those of all calibrators."""
+        """Number of parameters of all calibrators."""
         return sum(part.n_parameters for part in self.by_label_.values())
 
     def _fit(self, predictions: Predictions) -> FitReport:

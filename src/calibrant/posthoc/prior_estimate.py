@@ -163,7 +163,7 @@ class PriorEstimate(Result):
         return f"The class shares have changed ({chance(self.p_no_shift)}): {change}."
 
     def as_table(self) -> Table:
-        """Return the shares, those that changed most first where there are many."""
+        """Return the shares; if there are many, the ones that changed most come first."""
         order = list(range(len(self.class_names)))
         if len(order) > MOST_CLASSES:
             order.sort(key=lambda k: -abs(float(self.shares[k] - self.before[k])))

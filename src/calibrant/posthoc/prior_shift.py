@@ -50,7 +50,7 @@ class PriorShift(Calibrator):
 
     @property
     def n_parameters(self) -> int:
-        """Those of the calibrator: shares are given."""
+        """Number of parameters of the calibrator; shares are given."""
         return self.base_.n_parameters
 
     def widest(self) -> int:

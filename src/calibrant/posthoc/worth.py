@@ -82,7 +82,7 @@ class CrossValidated(Drawn):
         method: what was fitted.
         source: where the rows came from; folds: number of parts in the cross-validation.
         score: the metric that decides: the NLL, or for top labels the NLL of being right.
-        before: the network's own confidences; after: those of the method, on the same resamples.
+        before: the network's own confidences; after: the method's, on the same resamples.
         differences: of metrics and ``"confidence"``, after minus before, with intervals. Intervals
             of means are normal, and wider because fits share rows (`difference_of_losses`); the
             interval of the ECE is from the paired bootstrap.
@@ -223,7 +223,7 @@ def cross_validated(
         calibrator: a method's name, or a calibrator; it is copied, and isn't fitted itself.
         predictions: the rows.
         folds: number of parts; 0 for the numbers above.
-        resamples, level, seed: as `evaluate` takes them; the seed is that of the folds as well.
+        resamples, level, seed: as `evaluate` takes them; the seed also draws the folds.
         engine: what reads `Shards`.
         watch: called with a `Progress` as each fold begins.
 

@@ -86,8 +86,7 @@ def log_of(probs: Array, floor: float = SMALLEST_PROBABILITY) -> Array:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RowTable:
-    """N rows of scores with everything else that is known about them; `Predictions` lists the
-    fields."""
+    """N rows of scores, and all else that is known about them; `Predictions` lists the fields."""
 
     kind: ScoreKind
     scores: Array

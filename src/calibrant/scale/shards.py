@@ -276,7 +276,7 @@ class Shards:
         where: paths, folders, globs, manifests or URLs (see `located`), in the order of the rows.
         options: which columns are read, and as what, as `read_predictions` takes them.
         skip_broken: leave out files that can't be read, instead of raising an error.
-        fields: those of `ReadOptions`, by name, in place of what `options` says.
+        fields: fields of `ReadOptions`, by name, which override `options`.
 
     Attributes:
         shards: the files, as `Shard`.

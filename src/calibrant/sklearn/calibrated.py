@@ -73,7 +73,7 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             the second is the positive one.
         estimators_: the fitted classifiers.
         pool_: how much their mean is sharpened (`pool_.factor`).
-        n_features_in_, feature_names_in_: those of the first, if it has them.
+        n_features_in_, feature_names_in_: taken from the first classifier, if it has them.
 
     Raises:
         InputError: `fit` finds fewer than two classes, a class with a single row, or an estimator

@@ -141,8 +141,7 @@ class NetworkWithLoss(nn.Module):
         Args:
             inputs: a tensor; a mapping, which gives arguments by name; or a tuple of arguments.
             target: (N,) classes or `ignore_index`.
-            index: (N,) positions of the rows in the training set, for CRL; not looked at in eval
-                mode.
+            index: (N,) positions of the rows in the training set, for CRL; not used in eval mode.
         """
         return self.with_logits(inputs, target, index)[0]
 

@@ -204,8 +204,8 @@ class PenultimateFeatures:
     Args:
         network: any module.
         layer: name of the layer as in `network.named_modules()`; None takes the last linear or
-            convolutional layer that was registered, those of losses left out, and warns if another
-            looks like a head as well.
+            convolutional layer that was registered, leaving out layers of losses, and warns if
+            another layer could be the head.
         pool: how one row of features is made for each input if the layer gets a row for each token,
             (N, T, D): "first", "last" or "mean" of the tokens that the network's `attention_mask`
             counts (all, if it is called without one), or a function of the layer's input. None

@@ -259,7 +259,7 @@ class MIT:
 
     and the loss is (loss(o_a, y_a) + loss(o_b, y_b)) / 2: unmixed labels, so any loss per row will
     do. For a linear f, o_a = f(x_a) exactly. "logits" (MIT-L) decouples at the end; "activations"
-    (MIT-A) mixes and decouples anew at each stage of a network that is `Staged`. Two forward
+    (MIT-A) mixes and decouples again at each stage of a network that is `Staged`. Two forward
     passes.
 
     Args:

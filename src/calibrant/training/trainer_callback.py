@@ -129,7 +129,7 @@ class TrainerCalibration(TrainerCallback, ExportableState):
         """Let gates learn that a wrapper has frozen since, before there is an optimiser.
 
         Raises:
-            InputError: the Trainer is to make this callback anew, which it can't.
+            InputError: the Trainer is asked to create this callback again, which it can't.
         """
         if args.restore_callback_states_from_checkpoint:
             raise InputError(
@@ -158,7 +158,7 @@ class TrainerCalibration(TrainerCallback, ExportableState):
             self.loss.accumulation_steps = args.gradient_accumulation_steps
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Let evaluations that follow teach the loss nothing, and a next Trainer count anew."""
+        """Stop learning from evaluations, and start counting again for the next Trainer."""
         if self._following:
             self.loss.accumulation_steps = 1
         self._fitting = self._following = False

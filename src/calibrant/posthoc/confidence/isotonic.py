@@ -409,7 +409,7 @@ class VennAbers(MapOfEitherForm):
     def interval(
         self, xp: Any, logits: Array, learnt: Learnt, *, masks: bool = True
     ) -> tuple[Array, Array]:
-        """Return p0 and p1; of one event, those of whichever outcome is the likelier."""
+        """Return p0 and p1; for a single event, those of the likelier outcome."""
         of_event = OF_CLASS_1 in learnt
         if of_event:
             sure = class_1(xp, logits, None, {}, masks=masks)

@@ -61,8 +61,8 @@ class GivenGroups(EventMap):
     objective is convex; a row of no known group gets the map of all rows.
 
     It mends what `calibrant.metrics.multicalibration` finds, in one convex fit where boosting takes
-    rounds of trees. Of more than 100 groups the largest are taken; more than 20 columns have no
-    pairs counted, and the report of the fit says so. It works best after another map:
+    rounds of trees. Of more than 100 groups the largest are taken; with more than 20 columns pairs
+    are left out, and the report of the fit says so. It works best after another map:
     ``temperature+given-groups``. It fails where groups aren't among the columns.
 
     Args:

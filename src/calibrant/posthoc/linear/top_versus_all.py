@@ -37,12 +37,12 @@ class TopVersusAll(PenalisedMap):
     the likelihood of one event, whatever the other classes get. So confidences are fitted, and the
     probabilities of the other classes aren't; with two classes it is the likelihood of the row. x
     are the log-probabilities of temperature scaling, T by likelihood, and the fit starts there. One
-    temperature keeps every prediction; with a weight for each class t stays the class predicted
+    temperature keeps every prediction; with a weight for each class, t is the class predicted
     before the map, and the penalty is that of `StructuredVectorScaling`. Maps of the confidence
     alone, such as `PlattScaling` or `IsotonicRegression`, are fitted like this anyway.
 
     Args:
-        ridge: factor of the penalty on w - 1 and b; none holds back one temperature.
+        ridge: factor of the penalty on w - 1 and b; one temperature has no penalty.
         max_iterations: bound on L-BFGS steps.
         inputs: what x are, ``"log-probabilities"`` or ``"centred"`` logits over T.
         scaling: ``"temperature"``, w a number and b = 0; or ``"vector"``, one of each for a class.

@@ -41,11 +41,11 @@ class LogitClipping(Calibrator):
     on the origin of the logits.
 
     C is searched on a geometric grid from the largest absolute logit, which changes nothing, down
-    to the 80 % quantile of all logits. Out of those that keep more than `accuracy_kept` of the
-    original accuracy the one with the lowest criterion is taken. A row with tied classes counts
-    as right by the share of its label among them, so the order of the classes has no part in it.
+    to the 80 % quantile of all logits. Among the values that keep more than `accuracy_kept` of the
+    original accuracy, the one with the lowest criterion is taken. A row with tied classes counts as
+    right by the share of its label among them, so the order of the classes has no part in it.
 
-    By likelihood, T is fitted anew for every C. Nothing is clipped unless clipping gains on
+    By likelihood, T is fitted again for every C. Nothing is clipped unless clipping gains on
     temperature scaling in five-fold cross-validation by more than a standard error of the paired
     difference. By ECE it is the published search, in which T is 1.
 

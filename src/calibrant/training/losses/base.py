@@ -206,13 +206,13 @@ class CalibrationLoss(nn.Module):
     """Root of all losses: ``loss(logits, target, features=None)``.
 
     Logits are (N, K), or dense with the classes second: (N, K, H, W) and target (N, H, W); features
-    then are (N, D) or (N, D, H, W). Rows whose target is `ignore_index` count nowhere, whatever
+    then are (N, D) or (N, D, H, W). Rows whose target is `ignore_index` are left out, whatever
     their logits.
 
     A target of the logits' shape in floating point is soft: probabilities q of the label, as mixup,
     cutmix and distillation make them. A row then costs what it costs on average over labels drawn
-    from q, sum_k q_k loss(k); of cross-entropy that is -sum_k q_k log p_k. Losses of rows take soft
-    targets (`per_sample`), those that compare rows refuse them.
+    from q, sum_k q_k loss(k); of cross-entropy that is -sum_k q_k log p_k. Losses of single rows
+    take soft targets (`per_sample`); losses that compare rows refuse them.
 
     Computed in float32 (float64 for float64 logits) inside autocast too, without waiting for the
     device.
@@ -250,7 +250,7 @@ class CalibrationLoss(nn.Module):
             `end_epoch` after each), "optimiser" (parameters of its own that must be learnt).
         accumulation_steps: batches that make one step of the optimiser; most losses don't care.
         mixtures: how many mixtures of each input a loss that needs "mixed" is to be given.
-        mixture_arguments: those of `Mixup` that make them, unless the caller says otherwise.
+        mixture_arguments: arguments of `Mixup` for these mixtures, unless the caller gives others.
 
     Examples:
         >>> import torch
@@ -312,7 +312,7 @@ class CalibrationLoss(nn.Module):
 
         Raises:
             InputError: shapes that don't fit, targets that aren't classes or probabilities, or a
-                soft target where the loss compares rows. Values are looked at on the CPU only.
+                soft target where the loss compares rows. Values are checked on the CPU only.
         """
         with full_precision(logits.device):
             rows = self._rows(logits, target, features)
@@ -364,7 +364,7 @@ class CalibrationLoss(nn.Module):
     def let_learn(self) -> None:
         """Let the loss's own parameters learn again if all of them were frozen with a network's.
 
-        As wrappers do that train a few weights of a large network, such as those of PEFT.
+        Wrappers that train a few weights of a large network, such as PEFT, freeze them.
         """
         if not any(parameter.requires_grad for parameter in self.parameters()):
             self.requires_grad_(True)

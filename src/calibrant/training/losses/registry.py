@@ -98,8 +98,8 @@ def make_loss(
         name: one of `LOSSES`.
         n_classes: K; most losses take it from the logits.
         dataset: one of `DATA_SETS`: start from the settings that papers give for it.
-        arguments: of the loss; they win over those of the data set. `base="focal"` and
-            `base_gamma=3` build the base of a penalised loss.
+        arguments: arguments of the loss; they override the settings of the data set. `base="focal"`
+            and `base_gamma=3` build the base of a penalised loss.
 
     Raises:
         UnknownMethodError: no such loss or data set.

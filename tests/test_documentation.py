@@ -98,7 +98,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Pages make their pictures in the tests above.
     plain = (
         "-D",
-        "pictures=0",
+        "whole=0",
         "-D",
         "suppress_warnings=image.not_readable,misc.highlighting_failure",
     )

@@ -19,8 +19,11 @@ LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<target>[^)#\s]+)(?:#[^)\s]*)
 
 def setup(app: Any) -> dict[str, Any]:
     """Tell Sphinx what to call, and when."""
-    app.add_config_value("pictures", True, "env", {bool, int, str})
+    # `-D whole=0` leaves out what takes time and isn't tried: pictures, search, and the bar at the
+    # side of the reference.
+    app.add_config_value("whole", True, "env", {bool, int, str})
     app.connect("builder-inited", _generate)
+    app.connect("html-page-context", _leave_out_the_bar, priority=100)
     app.connect("source-read", _name_files_of_the_repository)
     app.connect("build-finished", _write_llms)
     return {"version": "1", "parallel_read_safe": True}
@@ -29,10 +32,16 @@ def setup(app: Any) -> dict[str, Any]:
 def _generate(app: Any) -> None:
     """Make the pages of the reference, and the pictures that pages show."""
     write_reference(DOCS / "reference")
-    if int(app.config.pictures):
+    app.builder.search = bool(int(app.config.whole))
+    if app.builder.search:
         draw_methods(DOCS / "made")
         draw_metrics(DOCS / "made")
         make_pictures(pages_that_run(), DOCS / "made")
+
+
+def _leave_out_the_bar(app: Any, page: str, template: str, context: Any, tree: Any) -> None:
+    if not int(app.config.whole) and page.startswith("reference/"):
+        context.pop("toctree", None)  # the theme goes through all pages for each
 
 
 def _name_files_of_the_repository(app: Any, page: str, source: list[str]) -> None:

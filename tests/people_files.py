@@ -648,12 +648,17 @@ def rows_twice(d: Path) -> Path:
     return npz(d / "a.npz", logits=np.tile(LOGITS, (2, 1)), labels=np.tile(LABELS, 2))
 
 
-@case(readable=False)
+@case()
+def labels_of_one_row(d: Path) -> Path:
+    return npz(d / "a.npz", logits=LOGITS, labels=LABELS[None])
+
+
+@case()
 def transposed(d: Path) -> Path:
     return npz(d / "a.npz", logits=LOGITS.T, labels=LABELS)
 
 
-@case(readable=False)
+@case()
 def with_an_axis_too_many(d: Path) -> Path:
     return npz(d / "a.npz", logits=LOGITS[:, None, :], labels=LABELS)
 

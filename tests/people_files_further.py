@@ -308,7 +308,7 @@ def npz_of_batches(d: Path) -> Path:
     return npz(d / "a.npz", logits=LOGITS.reshape(3, 100, K), labels=LABELS.reshape(3, 100))
 
 
-@case(readable=False)
+@case()
 def npz_batches_by_number(d: Path) -> Path:
     own = {}
     for i, (z, y) in enumerate(zip(np.split(LOGITS, 3), np.split(LABELS, 3), strict=True)):
@@ -714,13 +714,47 @@ def top_conf_words_correct(d: Path) -> Path:
     )
 
 
-@case(readable=False)
+@case()
 def space_aligned(d: Path) -> Path:
     rows = ["label  p0      p1      p2      p3      p4"]
     for y, p in LP:
         rows.append(f"{y:<6} " + "  ".join(f"{x:.12f}" for x in p))
     (d / "a.txt").write_text("\n".join(rows) + "\n")
     return d / "a.txt"
+
+
+@case(atol=1e-5)
+def aligned_to_the_right(d: Path) -> Path:
+    rows = [["label", *(f"prob_{k}" for k in range(K))]]
+    rows += [[str(y), *(f"{x:.6f}" for x in p)] for y, p in LP]
+    text = "\n".join(" ".join(cell.rjust(10) for cell in row) for row in rows)
+    (d / "a.csv").write_text(f"{text}\n")
+    return d / "a.csv"
+
+
+@case(atol=1e-5)
+def table_of_markdown(d: Path) -> Path:
+    rows = [["label", *(f"prob_{k}" for k in range(K))], ["---"] * (K + 1)]
+    rows += [[str(y), *(f"{x:.6f}" for x in p)] for y, p in LP]
+    (d / "a.md").write_text("".join(f"| {' | '.join(row)} |\n" for row in rows))
+    return d / "a.md"
+
+
+@case(atol=1e-5)
+def exponents_of_fortran(d: Path) -> Path:
+    path = table(d / "a.csv", label=LABELS, **by("prob_", PROBS))
+    header, *rows = path.read_text().splitlines()
+    own = [[row.split(",")[0], *(f"{float(c):.8E}" for c in row.split(",")[1:])] for row in rows]
+    path.write_text("\n".join([header, *(",".join(row).replace("E", "D") for row in own)]) + "\n")
+    return path
+
+
+@case()
+def files_put_behind_another(d: Path) -> Path:
+    path = table(d / "a.csv", label=LABELS, **by("prob_", PROBS))
+    header, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([header, *rows[:100], header, *rows[100:]]) + "\n")
+    return path
 
 
 @case()

@@ -10,7 +10,7 @@ import io
 import re
 import shlex
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,6 +40,29 @@ ARRANGED: tuple[tuple[Callable[[NDArray[Any]], bool], str], ...] = (
     (lambda a: a.dtype.names is not None, "{n: a[n].squeeze() for n in a.dtype.names}"),
     (lambda a: _scores_of(a[:, :-1], a[:, -1]), "dict(scores=a[:, :-1], labels=a[:, -1])"),
     (lambda a: _scores_of(a[:, 1:], a[:, 0]), "dict(scores=a[:, 1:], labels=a[:, 0])"),
+)
+# How arrays that are there by name become others: which they may be, and what is typed.
+REARRANGED: tuple[tuple[Callable[[Mapping[str, NDArray[Any]]], bool], str], ...] = (
+    (lambda a: any(1 in v.shape for v in a.values()), "{n: a[n].squeeze() for n in a}"),
+    (lambda a: any(v.ndim == 2 for v in a.values()), "{n: a[n].T for n in a}"),
+    (
+        lambda a: all(n[-1:].isdigit() for n in a),
+        "{s: np.concatenate([a[n] for n in sorted(a, key=lambda n: (len(n), n)) "
+        "if n.rstrip('_0123456789') == s]) for s in {n.rstrip('_0123456789') for n in a}}",
+    ),
+)
+# What is typed to make lines of text those of a table, and the same as patterns with what takes
+# their place; none but the first of tables without commas.
+AS_TABLE: tuple[tuple[str, tuple[tuple[bytes, bytes], ...]], ...] = (
+    ("sed 's/^ *//; s/ *$//; s/  */,/g' ", ((rb"(?m)^ +| +$", b""), (rb" +", b","))),
+    (
+        "sed '/^[-: |]*$/d; s/^ *[|] *//; s/ *[|] *$//; s/ *[|] */,/g' ",
+        ((rb"(?m)^[-: |]*\n", b""), (rb"(?m)^ *\| *| *\| *$", b""), (rb" *\| *", b",")),
+    ),
+    (
+        r"sed -E 's/([0-9])[Dd]([-+]?[0-9])/\1E\2/g' ",
+        ((rb"([0-9])[Dd]([-+]?[0-9])", rb"\1E\2"),),
+    ),
 )
 # How an array is read, by the extension of its file.
 OF_HDF5 = "__import__('h5py').File({0!r})[{1!r}][()]"
@@ -108,7 +131,9 @@ def _written_anew(
         yield Written(f"iconv -f WINDOWS-1252 -t UTF-8 {name}", extension, text)
     elif extension in LOADED:
         yield from _arranged(where, options)
+        yield from _rearranged(where, options)
     elif (options.format or "csv") in ("csv", "tsv") and size_of(where) <= MOST_TRIED:
+        yield from _as_table(Path(where).read_bytes(), name)
         yield from _below_titles(where, name)
 
 
@@ -136,6 +161,38 @@ def _arranged(where: str, options: ReadOptions) -> Iterator[Written]:
                     np.savez(held, **eval(typed, {"a": array}))
                     yield Written(f"python -c {shlex.quote(code)}", ".npz", held.getvalue())
                     return
+
+
+def _rearranged(where: str, options: ReadOptions) -> Iterator[Written]:
+    """Yield arrays by name in other shapes: without axes of 1, transposed, batches as one."""
+    if extension_of(where) != ".npz" or size_of(where) > MOST_TRIED:
+        return
+    with open_rows(where, options) as file:
+        arrays = file.everything(list(file.names()))
+    for fits, typed in REARRANGED:
+        if fits(arrays):
+            code = (
+                f"import sys, numpy as np; a = np.load({where!r}); "
+                f"np.savez(sys.stdout.buffer, **{typed})"
+            )
+            held = io.BytesIO()
+            # The same words that are typed: ours, and none of the file's.
+            np.savez(held, **eval(typed, {"a": arrays, "np": np}))
+            yield Written(f"python -c {shlex.quote(code)}", ".npz", held.getvalue())
+
+
+def _as_table(held: bytes, name: str) -> Iterator[Written]:
+    """Yield a table of aligned columns, of Markdown, of Fortran, and files put behind another."""
+    header, _, rest = held.partition(b"\n")
+    for typed, changes in AS_TABLE[1:] if b"," in header else AS_TABLE:
+        text = held
+        for pattern, to in changes:
+            text = re.sub(pattern, to, text)
+        if text != held:
+            yield Written(typed + name, ".csv", text)
+    if header and header in (lines := rest.split(b"\n")):
+        text = b"\n".join([header, *(line for line in lines if line != header)])
+        yield Written(f"awk 'NR == 1 {{h = $0}} NR == 1 || $0 != h' {name}", ".csv", text)
 
 
 def _below_titles(where: str, name: str) -> Iterator[Written]:

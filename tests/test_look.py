@@ -142,6 +142,14 @@ def test_a_table_that_is_packed_far_too_tight_is_refused(
     path.write_bytes(gzip.compress(b"label,prob_0,prob_1\n" + b"0,0.25,0.75\n" * 9000))
     with pytest.raises(PredictionsError, match=r"far more than the file; unpack it first: gunzip"):
         read_predictions(path)
+    # Text and the numbers in it are counted together.
+    path.write_bytes(gzip.compress(b"label,prob_0,prob_1\n" + b"0,0.25,0.75\n" * 2000))
+    with pytest.raises(
+        PredictionsError, match=r"MB of the file; at most 0\.03.* MB are read; read it p"
+    ):
+        read_predictions(path)
+    path.write_bytes(gzip.compress(b"label,prob_0,prob_1\n" + b"0,0.25,0.75\n" * 500))
+    assert read_predictions(path).n == 500
 
 
 # --- nothing else is found

@@ -99,8 +99,12 @@ def test_a_file_of_repeated_numbers_is_read_part_by_part(
     whole = read_predictions(path)
     assert whole.n == ROWS
     # As a file of a thousand times as many rows would meet the gate itself.
-    monkeypatch.setattr("calibrant.files.gate.MOST_MORE", 1 << 20)
-    with pytest.raises(PredictionsError, match=r"takes 1 MB of memory, far more than the .* of "):
+    # Of text half of it, as the text itself is counted.
+    most = 1 << 21 if name.endswith("csv.gz") else 1 << 20
+    monkeypatch.setattr("calibrant.files.gate.MOST_MORE", most)
+    with pytest.raises(
+        PredictionsError, match=r"takes [12] MB of memory, far more than the .* of "
+    ):
         read_predictions(path)
     assert run(["calibrant", "measure", str(path)]) == 2
     line = re.search(r"to read it so: (.*)", capsys.readouterr().err)
@@ -131,7 +135,9 @@ def test_a_batch_that_can_only_be_unpacked_whole_is_refused(
     path = tmp_path / "a.arrow"
     arrow(path, ROWS)
     monkeypatch.setattr("calibrant.files.gate.MOST_MORE", 1 << 18)
-    with pytest.raises(PredictionsError, match=r"a batch takes 1 MB .* of the file; write smaller"):
+    with pytest.raises(
+        PredictionsError, match=r"a batch takes 1 MB .* of the file; at most 0.33.* write smaller"
+    ):
         read_predictions(path)
 
 

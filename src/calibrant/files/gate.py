@@ -36,6 +36,8 @@ HIGHEST_COMPRESSION = 1032
 # Numbers may take so many times the bytes of their file, and so many more: what is computed of them
 # takes about twice as much again, so that reading takes ten times the file and 500 MB at most.
 MOST_UNPACKED, MOST_MORE = 4, 128 << 20
+# Of text, which is held beside them and has more rows to a byte, that many times less.
+TEXT_SHARE = 2
 # What a file that isn't of numbers may unpack to: settings, notes, states.
 MOST_DOCUMENT_BYTES = 256 << 20
 # A message should stay readable whatever a decoder says.
@@ -101,7 +103,9 @@ class NotUtf8Error(PredictionsError):
     """A file of text isn't in UTF-8."""
 
 
-def check_bounded(size: int, packed: float, what: str, source: str, way: str = "") -> None:
+def check_bounded(
+    size: int, packed: float, what: str, source: str, way: str = "", *, share: int = 1
+) -> None:
     """Raise `UnpackedError` if an array takes more memory than a file should, or than there is.
 
     Args:
@@ -110,6 +114,7 @@ def check_bounded(size: int, packed: float, what: str, source: str, way: str = "
         what: the array is called.
         source: begins the message.
         way: what to do about it, which ends the message.
+        share: by which `MOST_MORE` is divided.
     """
     memory = math.inf
     with suppress(AttributeError, OSError, ValueError):
@@ -118,10 +123,11 @@ def check_bounded(size: int, packed: float, what: str, source: str, way: str = "
         raise UnpackedError(
             f"{source}: {what} takes {size / 2**30:.0f} GiB, more than this machine's memory{way}"
         )
-    if size > MOST_UNPACKED * packed + MOST_MORE:
+    most = MOST_UNPACKED * packed + MOST_MORE // share
+    if size > most:
         raise UnpackedError(
             f"{source}: {what} takes {size / 1e6:,.0f} MB of memory, far more than the "
-            f"{packed / 1e6:,.3g} MB of the file{way}"
+            f"{packed / 1e6:,.3g} MB of the file; at most {most / 1e6:,.3g} MB are read{way}"
         )
 
 
@@ -142,7 +148,7 @@ def unpacked(file: BinaryIO, source: str) -> BinaryIO:
     file.seek(0)
     for mark, opened, typed in PACKED.values():
         if first.startswith(mark):
-            most = MOST_UNPACKED * size + MOST_MORE
+            most = MOST_UNPACKED * size + MOST_MORE // TEXT_SHARE
             with file, readable("the packed file", source), opened(file) as packed:
                 held = packed.read(most + 1)
             if len(held) > most:

@@ -42,6 +42,7 @@ class RowReader(ABC):
 
     Attributes:
         tabular: whether fields are columns, all with an entry a row.
+        share: see `check_bounded`.
         noun: what messages call a file of this format.
         expected: what messages say a file of this format holds, if not the usual.
         held: what to close in the end.
@@ -54,6 +55,7 @@ class RowReader(ABC):
     are: ScoresAre | None = None
     cluster: str | None = None
     tabular: ClassVar[bool] = False
+    share: ClassVar[int] = 1
     noun: str = "the file"
     expected: str | None = None
 
@@ -111,7 +113,7 @@ class RowReader(ABC):
 
     def check_bounded(self, size: int, what: str, way: str = "") -> None:
         """Raise `UnpackedError` if something takes far more bytes in memory than on disk."""
-        check_bounded(size, self.packed, what, self.where, way)
+        check_bounded(size, self.packed, what, self.where, way, share=self.share)
 
     def texts(self, name: str, values: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
         """Return cells of a field as an array of text, in which each takes the room of the longest.

@@ -26,7 +26,7 @@ from calibrant.files.formats.base import (
 )
 from calibrant.files.formats.cells import NUMBER, SHOWN_CHARACTERS, parsed
 from calibrant.files.formats.tables import split
-from calibrant.files.gate import PARTLY, readable, unpacked
+from calibrant.files.gate import PARTLY, TEXT_SHARE, readable, unpacked
 from calibrant.files.opening import extension_of, open_binary
 
 SEPARATORS = (",", ";", "\t")
@@ -59,6 +59,7 @@ class TextReader(RowReader):
     tabular = True
     _rows: int | None = None
     _unpacked: bytes | None = None
+    share = TEXT_SHARE
 
     def text(self) -> io.TextIOWrapper:
         """Open the file once more, unpacked, to be read from the start."""
@@ -123,7 +124,8 @@ class TextReader(RowReader):
         whole: bool = False,
     ) -> Columns:
         parts: list[Columns] = []
-        size = 0
+        # The text is held beside what is read of it.
+        size = len(self._unpacked or b"")
         while some := list(islice(lines, self.lines_at_once())):
             parts.append(self.parsed(some, names, words))
             size += sum(cells.nbytes for cells in parts[-1].values())

@@ -16,6 +16,7 @@ from calibrant._version import __version__
 from calibrant.comparison.comparison import UNCALIBRATED, Comparison, change, marks
 from calibrant.comparison.verdict import ComparedMethod, DifferenceToBest
 from calibrant.core.arrays import IntArray
+from calibrant.core.threads import each_at_once, worker_count
 from calibrant.evaluation.formatting import show, with_interval
 from calibrant.evaluation.groups import GroupedEvaluation, said_and_true
 from calibrant.evaluation.results import (
@@ -141,7 +142,9 @@ def document_of(shown: Sequence[Shown]) -> Document:
         "margin_histogram": None if sample.margins is None else _margin_histogram(sample.margins),
         **classes_called(labels, sample.class_names),
         "class_count": count,
-        "methods": [_method(one, list(first.results), labels) for one in shown],
+        "methods": each_at_once(
+            shown, lambda one: _method(one, list(first.results), labels), worker_count()
+        ),
     }
 
 

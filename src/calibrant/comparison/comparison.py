@@ -405,8 +405,11 @@ def _shown(of: Comparison) -> list[Metric]:
     """Return the metrics that the table shows: the ranking one and the usual ones."""
     results = of.methods[0].evaluation.results
     names = [name for name in TABLE_METRICS if name in results]
-    if of.verdict.score != "top_nll" and "top_nll" in names:
-        names.remove("top_nll")
+    left = {"top_nll"} - {of.verdict.score}
+    if "ece_positive" in names:
+        # With these the table would be wider than a terminal.
+        left |= {"adaece", "smce"} - {of.rank_by}
+    names = [name for name in names if name not in left]
     if of.rank_by not in names:
         names.insert(0, of.rank_by)
     return [results[name].metric for name in names]

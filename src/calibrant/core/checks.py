@@ -120,8 +120,9 @@ def warn_of_probabilities(logits: Array, source: str) -> None:
     if look_like_probabilities(logits):
         warn_caller(
             LooksLikeProbabilitiesWarning(
-                f"{source}: {LIKE_PROBABILITIES}; if they are probabilities, name them 'probs' "
-                "or pass their logarithm"
+                f"{source}: {LIKE_PROBABILITIES}; if they are probabilities, say so: "
+                "kind='probs' (fit, predict_proba), Predictions.from_probs(probs, labels), "
+                "--are probs (files)"
             )
         )
 

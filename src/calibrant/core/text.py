@@ -19,7 +19,11 @@ WITHIN_NUMBERS = re.compile(r" (?=%)|(?<=\d) (?=\d{3}(?!\d))")
 
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], labels: int = 1) -> str:
-    """Return a table whose first columns, `labels` of them, are aligned left and others right."""
+    """Return a table whose first columns, `labels` of them, are aligned left and others right.
+
+    Columns stand two spaces apart; one will do behind a heading that ends in a space, the place of
+    marks beside the numbers.
+    """
     lines = [list(head), *[list(row) for row in rows]]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
 
@@ -28,9 +32,10 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], labels: int
             cell.ljust(width) if i < labels else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
-        return "  ".join(cells).rstrip()
+        return "".join(map(str.__add__, cells, [*gaps, ""])).rstrip()
 
-    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
+    gaps = [" " if title.endswith(" ") else "  " for title in head[:-1]]
+    rule = "-" * (sum(widths) + sum(map(len, gaps)))
     return "\n".join([form(head), rule, *[form(row) for row in rows]])
 
 

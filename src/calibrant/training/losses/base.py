@@ -172,7 +172,8 @@ DEFAULT_IGNORE_INDEX = -100  # as in torch
 DATA_SETS = ("cifar10", "cifar100", "tiny-imagenet", "cub", "aircraft")
 # From which on torch's softmax is quicker than its steps one by one.
 _MANY_CLASSES = 256
-# Batches after which it is said that nobody tells a loss of epochs.
+# Batches after which it is said that nobody tells a loss of epochs, and steps of the optimiser
+# after which a gate that has gradients must have moved.
 PATIENCE = 50
 
 

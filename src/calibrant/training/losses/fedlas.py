@@ -12,6 +12,7 @@ from calibrant.core.arguments import argument, within
 from calibrant.core.errors import InputError, TrainingWarning, warn_caller
 from calibrant.training.losses.base import (
     DATA_SETS,
+    PATIENCE,
     CalibrationLoss,
     LossName,
     Recorder,
@@ -25,8 +26,6 @@ from calibrant.training.losses.collectives import (
 )
 from calibrant.training.losses.margins import ClassReduction, margin_excess
 
-# Steps of the optimiser after which a gate that has gradients must have moved.
-PATIENCE = 50
 # Equal numbers of batches between two steps, one after another, that can't be chance.
 EQUAL_INTERVALS = 5
 # Batches after which the processes of a distributed run compare their gates.

@@ -238,7 +238,8 @@ def sample_folder(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("method", ["temperature", *FEATURE_METHODS])
 def test_rows_without_labels_are_calibrated(run, sample_folder, tmp_path, method):
     saved = tmp_path / "c.safetensors"
-    assert run("fit", sample_folder / "val.npz", "--method", method, "--out", saved).code == 0
+    words = ("--method", method, "--no-worth", "--out", saved)
+    assert run("fit", sample_folder / "val.npz", *words).code == 0
     expected = tmp_path / "expected.npz"
     assert run("apply", saved, sample_folder / "labelled.npz", "--out", expected).code == 0
     for extension in ("npz", "csv", "parquet", "safetensors"):
@@ -615,9 +616,8 @@ def in_a_process(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_as_a_module_with_piped_output(folder):
-    done = in_a_process(
-        "compare", "--fit", folder / "val.npz", "--test", folder / "test.npz", *FEW, "--json", "-"
-    )
+    files = ("--fit", folder / "val.npz", "--test", folder / "test.npz")
+    done = in_a_process("compare", *files, "--methods", FEWER, *FEW, "--json", "-")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["best"] in METHODS
     done = in_a_process("measure", folder / "test.npz", *FEW)

@@ -47,7 +47,7 @@ def test_intervals_hold_the_accuracy_and_count_the_fit_and_the_outcomes() -> Non
     for _, low, high in FOUND.values.values():
         assert (high - low) / 2 > 1.3 * noise  # of 1 000 rows of a fit there is more
     fixed = expected_accuracy(FITTED, TEST, VAL.take(slice(1000, 5000)), resamples=40)
-    assert "wasn't fitted to" in fixed.notes[0]
+    assert "not fitted to" in fixed.notes[0]
     widths = [each.values["cbpe"][2] - each.values["cbpe"][1] for each in (fixed, FOUND)]
     assert widths[0] < widths[1]
 

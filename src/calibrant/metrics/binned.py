@@ -64,29 +64,24 @@ def equal_mass_cuts(n: int, n_bins: int) -> IntArray:
 
     The larger bins come first, as in `numpy.array_split`.
     """
-    within("n_bins", n_bins, whole=True, at_least=1)
-    size, larger = divmod(n, n_bins)
-    index = np.arange(n_bins + 1)
-    return index * size + np.minimum(index, larger)
+    return mass_cuts(np.array([float(n)]), n_bins)
 
 
 def mass_cuts(total: FloatArray, n_bins: int) -> NDArray[Any]:
     """Return the ranks that cut each of the (R,) totals into bins of equal mass.
 
-    Whole totals are cut as `equal_mass_cuts` does, others into equal parts.
+    Whole totals are cut as `equal_mass_cuts` says, others into equal parts.
 
     Returns:
-        (B + 1,) if all totals are the same, else (R, B + 1).
+        (B + 1,) if all totals are the same whole number, else (R, B + 1).
     """
-    whole = total == np.round(total)
-    if bool(whole[0]) and bool((total == total[0]).all()):
-        return equal_mass_cuts(int(total[0]), n_bins)
     within("n_bins", n_bins, whole=True, at_least=1)
-    index, totals = np.arange(n_bins + 1), total[:, None]
+    index, whole = np.arange(n_bins + 1), total == np.round(total)
+    alike = bool(whole[0]) and bool((total == total[0]).all())
+    totals: Any = int(total[0]) if alike else total[:, None]
     size, larger = np.divmod(totals, n_bins)
-    return np.where(
-        whole[:, None], index * size + np.minimum(index, larger), totals * index / n_bins
-    )
+    cuts: NDArray[Any] = index * size + np.minimum(index, larger)
+    return cuts if alike else np.where(whole[:, None], cuts, totals * index / n_bins)
 
 
 @dataclass(frozen=True, eq=False)

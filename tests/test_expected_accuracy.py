@@ -95,7 +95,7 @@ def in_clusters(rng: np.random.Generator, clusters: int) -> Predictions:
 
 def test_intervals_hold_the_accuracy_of_rows_in_clusters() -> None:
     held, narrow = 0, 0
-    for seed in range(40):
+    for seed in range(20):
         rng = np.random.default_rng(seed)
         before, new = in_clusters(rng, 80), in_clusters(rng, 40)
         # Each resample fits anew; what stands for x would take ten more fits of each to choose.
@@ -106,8 +106,8 @@ def test_intervals_hold_the_accuracy_of_rows_in_clusters() -> None:
             _, low, high = expected_accuracy(platt, *given, resamples=40).values["cbpe"]
             held += clustered and low <= right <= high
             narrow += not clustered and low <= right <= high
-    assert held >= 34
-    assert narrow < 30
+    assert held >= 17
+    assert narrow < 15
 
 
 def test_it_stands_behind_other_shares_and_takes_rows_of_one_number() -> None:

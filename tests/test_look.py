@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import pickle
 import re
 import shlex
 import warnings
@@ -497,6 +498,31 @@ def test_labels_count_from_where_it_is_said(extension: str, tmp_path: Path) -> N
     np.testing.assert_array_equal(read_predictions(path, options).labels, LABELS)
     with pytest.raises(PredictionsError, match="whole number"):
         read_predictions(path, labels_from=2)
+
+
+def test_an_error_holds_its_reason_its_details_and_the_line_to_paste_apart(tmp_path: Path) -> None:
+    path = table(tmp_path / "a; b.csv", truth=LABELS, **people_files.by("p", PROBS))
+    with pytest.raises(PredictionsError) as caught:
+        read_predictions(path, scores="nope; to read it so: no", are="probs")
+    error = caught.value
+    assert error.reason == f"{path}: there is no 'nope; to read it so: no' to hold the scores"
+    assert error.details.startswith("found 'truth', 'p0'")
+    assert read_predictions(path, options_of(error.line)).n == ROWS
+    same = pickle.loads(pickle.dumps(error))
+    assert (str(same), same.line) == (str(error), error.line)
+
+
+def test_the_order_of_classes_that_a_refusal_shows_is_refused_when_pasted(
+    tmp_path: Path,
+) -> None:
+    names = ["dog", "ant", "cat", "bee", "eel"]
+    path = table(tmp_path / "a.csv", label=LABELS, **people_files.by("prob_", PROBS, names))
+    with pytest.raises(PredictionsError, match="labels are numbers, but the columns") as caught:
+        read_predictions(path)
+    shown = re.search(r"--classes (\S+)", str(caught.value))
+    assert shown is not None
+    with pytest.raises(PredictionsError, match="there is no column 'CLASS_OF_0' of a class"):
+        read_predictions(path, classes=shown[1])
 
 
 # --- rows that two sets share

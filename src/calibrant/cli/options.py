@@ -20,7 +20,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -41,13 +41,13 @@ import typer
 
 from calibrant.cli.help import EXPLAINED, HELP_ALL, INTERVALS, MANY, OUTPUT, OWN, explain_all
 from calibrant.cli.output import check_outputs, progress, shown_as
-from calibrant.core.errors import InputError, PredictionsError
+from calibrant.core.errors import InputError
 from calibrant.core.outputs import temporary_beside
 from calibrant.core.text import names_in
 from calibrant.files import ReadOptions, read_column, read_predictions
 from calibrant.files.formats import FORMATS
 from calibrant.files.options import FormatName
-from calibrant.files.reading import with_proposal
+from calibrant.files.reading import proposing
 
 if TYPE_CHECKING:
     from calibrant.core.progress import Progress
@@ -497,12 +497,8 @@ class Source:
         from calibrant.scale.shards import Shards
 
         skip = self.engine.skip_broken
-        try:
+        with proposing(self.files[0], self.read) if self._named_like_a_manifest else nullcontext():
             shards = Shards(self.files, self.read, skip_broken=skip, labelled=labelled)
-        except PredictionsError as error:
-            if not self._named_like_a_manifest:
-                raise
-            raise with_proposal(error, self.files[0], self.read) from error
         check_outputs([*(Path(shard.where) for shard in shards), labels], outputs)
         return shards
 

@@ -308,7 +308,7 @@ class PredictionFile:
         look = Look(spans[-1].stop) if whole and spans else None
         for span in spans:
             with (
-                self.proposing(),
+                proposing(self.where, self.options),
                 self._exactly(),
                 readable(self.file.noun, self.where),
                 heard_warnings() as heard,
@@ -328,7 +328,7 @@ class PredictionFile:
             if look is not None:
                 look.add(rows)
             yield replace(rows, looked_at=True), None if column is None else columns[column]
-        with self.proposing():
+        with proposing(self.where, self.options):
             self._judge([] if look is None else look.findings())
         for warning in said or ():
             warn_caller(warning)
@@ -387,14 +387,6 @@ class PredictionFile:
                     raise
                 raise PredictionsError(f"{self.where}: {error.reason}", error.details) from error
             raise PredictionsError(f"{self.where}: {fault}") from error
-
-    @contextmanager
-    def proposing(self) -> Generator[None]:
-        """Let a refusal end with the command that reads the file, where there is one."""
-        try:
-            yield
-        except PredictionsError as error:
-            raise with_proposal(error, self.where, self.options) from error
 
 
 def read_predictions(
@@ -458,12 +450,10 @@ def read_with_slice(
 @contextmanager
 def _to_read_whole(where: str, options: ReadOptions) -> Generator[PredictionFile]:
     """Open a file; every refusal ends with the command that reads it, where one does."""
-    try:
+    with proposing(where, options):
         check_place(where, options)
-    except PredictionsError as error:
-        raise with_proposal(error, where, options) from error
-    with opened(where, options) as file, file.proposing():
-        yield file
+        with PredictionFile(where, options) as file:
+            yield file
 
 
 def opened(where: str, options: ReadOptions) -> PredictionFile:
@@ -472,18 +462,19 @@ def opened(where: str, options: ReadOptions) -> PredictionFile:
     Raises:
         PredictionsError: as `PredictionFile`.
     """
-    try:
+    with proposing(where, options):
         return PredictionFile(where, options)
+
+
+@contextmanager
+def proposing(where: str, options: ReadOptions) -> Generator[None]:
+    """Let a refusal end with the command that reads the file, where just one does."""
+    try:
+        yield
     except PredictionsError as error:
-        raise with_proposal(error, where, options) from error
-
-
-def with_proposal(error: PredictionsError, where: str, options: ReadOptions) -> PredictionsError:
-    """Return a refusal that ends with the command that reads the file, where just one does."""
-    if error.line:
-        return error
-    line = propose(where, options, error)
-    return error if line is None else PredictionsError(error.reason, error.details, line)
+        if error.line or not (line := propose(where, options, error)):
+            raise
+        raise PredictionsError(error.reason, error.details, line) from error
 
 
 def propose(

@@ -203,7 +203,7 @@ def test_a_column_is_a_loss_on_the_command_line_also_of_a_method(tmp_path, capsy
         ({"precision": 0.9}, "name the class"),
         ({"precision": 0.9, "of": "cat"}, "there is no class 'cat'"),
         ({"recall": 1.0, "of": 1}, "recall must"),
-        ({"risk": 0.1, "of": 1}, "of names the class of precision or recall"),
+        ({"risk": 0.1, "of": 1}, "of names the class for precision or recall"),
         ({"cover": 0.9, "loss": np.zeros(TEST.n)}, "loss needs risk"),
         ({"risk": 0.1, "loss": np.full(TEST.n, 2.0)}, "row 0 has 2"),
         ({"risk": 0.1, "loss": np.zeros(3)}, r"shape \(10000,\)"),

@@ -284,6 +284,17 @@ def test_good_models_are_not_accused(n: int) -> None:
             assert not look(rows), seed
 
 
+def test_numbers_as_large_as_floats_can_be_are_looked_at_in_silence() -> None:
+    rng = np.random.default_rng(0)
+    labels, huge = rng.integers(3, size=60), 1.7e308 * rng.uniform(-1, 1, size=(60, 3))
+    for scores in (huge, huge.astype(np.float64) / 1e270, np.abs(huge)):
+        look(cb.Predictions.from_logits(scores, labels))
+        look(cb.Predictions.from_binary(scores[:, 0], labels == 0, kind="logit"))
+    with np.errstate(over="ignore"):
+        single = np.clip(huge, -3.4e38, 3.4e38).astype(np.float32)
+    look(cb.Predictions.from_logits(single, labels))
+
+
 def test_an_event_of_a_third_of_the_rows_is_no_long_table() -> None:
     rng = np.random.default_rng(0)
     events = np.arange(900) % 3 == 0

@@ -102,6 +102,7 @@ class Look:
             self._bits.append(digests(rows, 1 + self.n // COPIES))
         self.at += rows.n
 
+    @np.errstate(over="ignore", invalid="ignore")  # scores may be as large as floats can be
     def findings(self) -> list[Finding]:
         """Return what was found; nothing of rows that nobody gave."""
         if not self._parts:
@@ -305,7 +306,7 @@ def _sums_of_events(chances: FloatArray, labels: IntArray | None) -> FloatArray:
     Those of probabilities and of labels; and of two that are 0 where each row has one of the
     opposite probability and label.
     """
-    off = chances.astype(np.float64) - 0.5
+    off = np.clip(chances.astype(np.float64), 0, 1) - 0.5  # log odds may be anything
     truth = np.full(len(off), np.nan) if labels is None else labels - 0.5
     return np.array([off.sum(), truth.sum(), off @ (off * off), (off * off) @ truth])
 

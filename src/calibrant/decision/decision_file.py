@@ -188,7 +188,7 @@ def _values(
         if get_origin(hint) is dict and name != TOO_SMALL:
             inner = {n.removeprefix(f"{name}/"): a for n, a in state.items()}
             found[name] = {n: _array(a, name) for n, a in inner.items() if f"{name}/{n}" in state}
-        elif get_origin(hint) is np.ndarray:
+        elif get_origin(hint) in (np.ndarray, NDArray):  # since NumPy 2.5 an alias
             found[name] = _array(state[name], name)
         elif name in plain or each.default is MISSING:
             own = typed(SHARES.get(hint, hint), plain[name], name)

@@ -43,6 +43,7 @@ from calibrant.posthoc.model_selection import (
 )
 from calibrant.posthoc.needs import copies_of_rows
 from calibrant.posthoc.registry import make_calibrator
+from calibrant.posthoc.state import Comparison
 from calibrant.posthoc.temperature.scaling import Uncalibrated
 from calibrant.posthoc.worth import cross_validated
 from calibrant.predictions.predictions import Predictions
@@ -182,11 +183,12 @@ def test_losses_are_those_of_rows_left_out(method, classes, labelled_logits):
     logits, labels = labelled_logits(240, classes)
     folds = CrossValidation(Predictions.from_logits(logits, labels), 3, 2, "nll", seed=1)
     found = folds.trial(make_calibrator(method)).losses
-    wanted = np.zeros(240)
+    wanted, rows, comparison = np.zeros(240), folds.predictions, Comparison()
     for fold in folds.assignments:
         for part in range(3):
             seen, unseen = fold != part, fold == part
-            probs = make_calibrator(method).fit(logits[seen], labels[seen]).predict_proba(logits)
+            fitted = make_calibrator(method).fit_to_compare(rows.take(seen), comparison)
+            probs = fitted.predict_proba(logits)
             wanted[unseen] -= np.log(probs[unseen, labels[unseen]]) / 2
     # Many classes share a table of their curves, exact to 2e-5.
     np.testing.assert_allclose(found, wanted, atol=1e-9 if classes == 4 else 2e-3)
@@ -440,14 +442,15 @@ def test_a_step_learns_from_rows_that_the_step_before_has_not_seen():
     first = contest.trial(make_calibrator("svs"), keep_scores=True)
     found = contest.trial(make_calibrator("top-rest"), first)
     wanted, before, behind = np.zeros(400), make_calibrator("svs"), make_calibrator("top-rest")
+    of_first, of_second = Comparison(), Comparison()
     for fold, scores in zip(contest.assignments, first.scores, strict=True):
         for part in range(5):
             seen, unseen = fold != part, fold == part
-            before.fit(logits[seen], labels[seen])
+            before.fit_to_compare(predictions.take(seen), of_first)
             np.testing.assert_allclose(
                 np.exp(scores[unseen]), before.predict_proba(logits[unseen]), atol=1e-12
             )
-            behind.fit(scores[seen], labels[seen])
+            behind.fit_to_compare(predictions.only_logits(scores).take(seen), of_second)
             probs = behind.predict_proba(scores[unseen])
             wanted[unseen] -= np.log(probs[np.arange(unseen.sum()), labels[unseen]]) / 2
     np.testing.assert_allclose(found.losses, wanted, atol=1e-9)

@@ -247,12 +247,26 @@ def test_before_a_contest_a_ridge_is_given_its_pull_and_the_inputs_that_suit_the
     assert suits >= least
 
 
-def test_a_ridge_of_the_strongest_pull_doesn_t_take_part(monkeypatch):
-    # Rounding decides whether what it leaves is lower than one temperature, and how clearly.
-    monkeypatch.setattr("calibrant.posthoc.linear.matrix.clearly_lower", lambda *_: True)
-    rows = cb.synthetic.tempered(400, 4, seed=1).predictions
-    with pytest.raises(NotApplicableError, match="no clear gain"):
-        make_calibrator("ridge").settled(rows)
+def test_the_evidence_for_a_matrix_is_that_of_a_general_computation():
+    # Laplace's approximation at 0, written out: one Newton step of the whole curvature.
+    rng = np.random.default_rng(3)
+    said = rng.normal(size=(4000, 3))
+    truth = said @ (np.eye(3) + np.array([[0, 0.3, 0], [0, 0, 0], [-0.3, 0, 0]]))
+    labels = (truth + rng.gumbel(size=said.shape)).argmax(axis=1)
+    rows = LinearLikelihood(said, labels, 1.0, square=True, inputs="given")
+    inputs = np.column_stack([said, np.ones(len(said))])
+    probs = np.exp(said) / np.exp(said).sum(axis=1, keepdims=True)
+    gradient = ((probs - np.eye(3)[labels]).T @ inputs).ravel()
+    spread = np.einsum("nk,kl->nkl", probs, np.eye(3)) - np.einsum("nk,nl->nkl", probs, probs)
+    bend = np.einsum("nkl,na,nb->kalb", spread, inputs, inputs).reshape(12, 12)
+    wanted = []
+    for pull in (1000.0, 100.0, 10.0):
+        whole = bend + 2 * pull * np.eye(12)
+        size = np.linalg.slogdet(np.eye(12) + bend / (2 * pull))[1]
+        wanted.append((gradient @ np.linalg.solve(whole, gradient) - size) / 2)
+    # Curvatures are taken for a product of one of classes and one of inputs.
+    found = [each.log for each in rows.evidence([1000.0, 100.0, 10.0])]
+    np.testing.assert_allclose(found, wanted, rtol=0.05)
 
 
 def test_a_ridge_that_gains_nothing_doesn_t_take_part():
@@ -265,5 +279,5 @@ def test_a_ridge_that_gains_nothing_doesn_t_take_part():
             refused += 1
     assert refused >= 2  # of rows that one temperature puts right, a standard error lets few by
     right = Predictions.from_logits(rows.logits, rows.logits.argmax(axis=1))
-    with pytest.raises(NotApplicableError, match="no clear gain"):
+    with pytest.raises(NotApplicableError, match="no lasting confusion"):
         make_calibrator("ridge").settled(right)

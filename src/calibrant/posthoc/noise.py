@@ -20,7 +20,7 @@ The sums of x^i y^j over the classes are then products of two short stacks of po
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, cast
@@ -40,8 +40,6 @@ from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.facts import NOISE, Facts
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import summarize
-from calibrant.predictions.temperature import fit_temperature
 
 # Noise is integrated from here to there, in standard deviations above the largest logit. A largest
 # score below the first has a probability of 4e-11, one above the second of 1e-13 a class.
@@ -185,6 +183,9 @@ def vote_share(
 GUMBEL_DEVIATION = float(np.pi / np.sqrt(6))
 # The noise of greatest likelihood is searched within this factor of Gumbel's.
 SPAN = 8.0
+# Where noises are only to be compared with other maps, what differs from the best by so much of its
+# logarithm is a parabola; or, near a fit to many of the rows, by so much.
+WIDE, NARROW = 0.3, 0.1
 # Numbers that are in use at once and should stay in the cache: powers for each class, and the
 # integrand of a row.
 WIDTH_PER_CLASS, LEAST_WIDTH = 4, 100
@@ -248,9 +249,7 @@ class ProbitScaling(Calibrator):
 
     def _fit(self, predictions: Predictions) -> FitReport:
         weights = predictions.weights
-        base = fit_temperature(
-            summarize(predictions.scores, predictions.labels, curve="dense", weights=weights)
-        )
+        base = predictions.temperature
         report = base.report(predictions.n)
         self.noise_ = GUMBEL_DEVIATION / base.beta
         self.uniform_ = 1 / (total(predictions.n, weights) + 1)
@@ -260,6 +259,8 @@ class ProbitScaling(Calibrator):
         if every == 1:
             return self._search(predictions, report)
         thinned = self._search(predictions.take(np.arange(0, predictions.n, every)), report)
+        if self.comparison_ is not None:
+            return thinned
         logits = to_numpy(predictions.scores).astype(np.float64)
         return replace(thinned, value=self._nll(logits, predictions, self.noise_))
 
@@ -273,15 +274,22 @@ class ProbitScaling(Calibrator):
         def nll(log_noise: float) -> float:
             return self._nll(logits, rows, float(np.exp(log_noise)))
 
-        found: Any = cast(Any, optimize).minimize_scalar(
+        if self.comparison_ is not None:
+            last = self.comparison_.last_of(ProbitScaling)
+            start = centre if last is None else float(np.log(last.noise_))
+            found = _vertex(nll, start, WIDE if last is None else NARROW)
+            if found is not None:
+                self.noise_ = float(np.exp(found))
+                return report
+        best: Any = cast(Any, optimize).minimize_scalar(
             nll,
             bounds=(centre - reach, centre + reach),
             method="bounded",
             options={"xatol": 1e-3},
         )
-        self.noise_ = float(np.exp(found.x))
+        self.noise_ = float(np.exp(best.x))
         return FitReport(
-            report.n, "nll", float(found.fun), int(found.nfev), bool(found.success), report.notes
+            report.n, "nll", float(best.fun), int(best.nfev), bool(best.success), report.notes
         )
 
     def _nll(self, logits: FloatArray, rows: Predictions, noise: float) -> float:
@@ -315,6 +323,19 @@ class ProbitScaling(Calibrator):
         shares = vote_shares(xp, logits, learnt["noise_"], learnt)
         mixed = (1 - weight) * shares + weight * uniform(xp, logits, masks)
         return xp.astype(mixed, logits.dtype, copy=False)
+
+
+def _vertex(function: Callable[[float], float], start: float, reach: float) -> float | None:
+    """Return the minimum of the parabola through `start` and `reach` to both sides, if near them.
+
+    A wide parabola is followed by a narrow one.
+    """
+    low, middle, high = (function(start + side * reach) for side in (-1, 0, 1))
+    bend = low + high - 2 * middle
+    if bend <= 0 or abs(low - high) > 4 * bend:
+        return None
+    found = start + reach * (low - high) / (2 * bend)
+    return found if reach <= NARROW else _vertex(function, found, NARROW)
 
 
 # The search for the noise: first over SPAN to either side of Gumbel's, then ever closer.

@@ -15,7 +15,7 @@ from dataclasses import Field, dataclass, field, fields
 from functools import cache
 from importlib import import_module
 from math import inf
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from calibrant.core.text import counted, in_order
 from calibrant.files.parameters import ParameterFormat
 from calibrant.posthoc.facts import Facts
 
+Fitted = TypeVar("Fitted")
 FittedForm = Literal["rows", "binary", "toplabel"]
 FittedKind = Literal["logits", "probs", "score"]
 # Of so many rows SMART's fit costs less than 1e-5 in NLL.
@@ -38,12 +39,31 @@ _LEARNT = "learnt"
 # What a fit knows of its rows, apart from what it learns of them.
 _OF_FIT = (
     *("n_classes_", "form_", "kind_", "placing_"),
-    *("class_names_", "called_", "fitted_to_"),
+    *("class_names_", "called_", "fitted_to_", "comparison_"),
 )
 # Attributes without a declaration are judged by their annotation, where that says enough.
 _SCALARS = {"float": "fi", "int": "i"}
 # Rows are mostly computed in float32, where products with what lies beyond overflow.
 LARGEST = 1e35
+
+
+@dataclass
+class Comparison:
+    """What fits of a method to folds of the same rows tell each other.
+
+    They needn't end closer to their optimum than a comparison on other rows can tell.
+
+    Attributes:
+        last: the fit before this one, where it may begin.
+        strengths: of penalties, which that one had told to be likely.
+    """
+
+    last: Any = None
+    strengths: tuple[tuple[float, float], ...] = ()
+
+    def last_of(self, kind: type[Fitted]) -> Fitted | None:
+        """Return the fit before this one, if it is of a kind."""
+        return self.last if isinstance(self.last, kind) else None
 
 
 @dataclass(frozen=True)
@@ -176,6 +196,7 @@ class Estimator(ABC):
             exact zeros the one number that zeros are raised to; else None.
         fit_report_: what the fit did.
         fitted_to_: hashes by which its rows are found again; none where sums were fitted to.
+        comparison_: during a fit that is only to be compared with others, what it knows of these.
     """
 
     method: ClassVar[str]
@@ -198,6 +219,7 @@ class Estimator(ABC):
     placing_: tuple[float, ...] | None = field(default=None, init=False, repr=False)
     fit_report_: FitReport = field(init=False, repr=False)
     fitted_to_: tuple[int, ...] = field(default=(), init=False, repr=False)
+    comparison_: Comparison | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_arguments(self)

@@ -29,6 +29,7 @@ from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence.base import SEPARATION
 from calibrant.posthoc.facts import TOP_REST, Facts
 from calibrant.posthoc.fitting.smooth_logistic import (
+    Near,
     Penalty,
     SplineErrors,
     SplinePieces,
@@ -222,6 +223,7 @@ class TopRestScaling(Calibrator):
         spline = spline_basis(margin, self.knots_)
         scale = float(np.sqrt(mean(log_odds * log_odds, rows.weights))) or 1.0
         columns = np.concatenate([log_odds[:, None] / scale, spline], axis=1)
+        near = self._near(scale, columns.shape[1])
         correct = rows.correct.astype(np.float64)
         penalty = Penalty.second_differences(spline.shape[1])
         if not 0 < correct.sum() < rows.n:
@@ -234,13 +236,24 @@ class TopRestScaling(Calibrator):
             self.penalties_ = np.zeros(2)
             loss = mean(np.logaddexp(0.0, (1 - 2 * correct) * log_odds), rows.weights)
             return FitReport(rows.n, "top-label nll", loss, base.iterations, True, notes)
-        found = fit_penalised(columns, log_odds, correct, penalty, self.penalty, rows.weights)
+        found = fit_penalised(columns, log_odds, correct, penalty, self.penalty, rows.weights, near)
         self._keep(scale, found.weights, found.covariance)
         self.penalties_ = np.array(found.strengths)
+        if self.comparison_ is not None:
+            self.comparison_.strengths = found.likely
         loss = found.loss / total(rows.n, rows.weights)
         return FitReport(rows.n, "top-label nll", loss, found.steps, found.converged, notes).warned(
             self.method
         )
+
+    def _near(self, scale: float, size: int) -> Near | None:
+        """Return where a comparison's fit of so many coefficients begins, and how it looks."""
+        if self.comparison_ is None:
+            return None
+        weights, last = None, self.comparison_.last_of(TopRestScaling)
+        if last is not None and len(last.weights_) + 1 == size:
+            weights = np.concatenate([[(last.slope_ - 1) * scale], last.weights_])
+        return Near(weights, self.comparison_.strengths)
 
     def _keep(self, scale: float, weights: FloatArray, covariance: FloatArray) -> None:
         units = np.ones(len(weights))

@@ -7,13 +7,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from calibrant.core import numpy_namespace as xnp
-from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
+from calibrant.core.arrays import Array, FloatArray, IntArray, like, pick, to_numpy
 from calibrant.core.errors import InputError, NotApplicableError, heard_warnings
 from calibrant.core.weights import codes_of, mean, times, total
 from calibrant.posthoc.array_ops import scores_behind
 from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.state import Comparison
 from calibrant.posthoc.temperature.scaling import SummaryTemperature, TemperatureScaling
-from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.predictions.rows import DENSE_CLASSES, RowSummary
 from calibrant.predictions.scoring import score_rows
 
@@ -194,6 +195,11 @@ class Trial(NamedTuple):
         return mean(self.losses, self.worth.weights)
 
 
+# Of more logits than this, rows parted for a step behind others aren't kept for other such steps.
+MOST_KEPT = 2_000_000
+Parts = list[tuple[Predictions, Predictions]]
+
+
 class CrossValidation:
     """Folds that serve several calibrators, so that their losses can be compared row by row.
 
@@ -219,6 +225,7 @@ class CrossValidation:
             # One table of the confidence curves serves every fit to rows of every fold.
             rows = rows.tabulated(predictions.temperature.beta)
         self._rows = rows
+        self._parts: dict[tuple[int, int], tuple[Trial | None, Parts]] = {}
 
     def trial(
         self, calibrator: Calibrator, before: Trial | None = None, *, keep_scores: bool = False
@@ -238,16 +245,19 @@ class CrossValidation:
         given = self.predictions.only_logits()
         losses, scores = np.zeros(given.n), list[FloatArray]()
         keeps = calibrator.keeps_prediction and (before is None or before.keeps_prediction)
+        comparison = Comparison()
         with heard_warnings():  # what a fold lacks the whole set may have
             for repeat, fold in enumerate(self.assignments):
                 if before is not None:
                     given = given.only_logits(before.scores[repeat])
                 if keep_scores:
                     scores.append(np.empty((given.n, self._rows.n_classes)))
-                for part in range(self.folds):
-                    seen, unseen = np.flatnonzero(fold != part), np.flatnonzero(fold == part)
-                    held_out = given.take(unseen)
-                    self._fit(calibrator, given, seen, alone=before is None)
+                parts = self._parted(given, before, repeat)
+                for part, (seen, held_out) in enumerate(parts):
+                    unseen = np.flatnonzero(fold == part)
+                    rows = self._rows.take(fold != part)
+                    if not (before is None and _fit_summary(calibrator, rows)):
+                        calibrator.fit_to_compare(seen, comparison)
                     probs = calibrator.predict_proba(held_out.scores, kind="logits")
                     losses[unseen] += self.losses(probs, held_out)
                     if keep_scores:
@@ -256,16 +266,22 @@ class CrossValidation:
         losses /= len(self.assignments)
         return Trial(losses, parameters, keeps, tuple(scores), Worth.of(given))
 
-    def _fit(
-        self, calibrator: Calibrator, given: Predictions, seen: IntArray, *, alone: bool
-    ) -> None:
-        if not (alone and _fit_summary(calibrator, self._rows.take(seen))):
-            calibrator.fit_predictions(given.take(seen))
+    def _parted(self, given: Predictions, before: Trial | None, repeat: int) -> Parts:
+        """Return of each fold the other rows and its own; few are kept, with what fits share."""
+        key, fold = (id(before), repeat), self.assignments[repeat]
+        if key in self._parts:
+            return self._parts[key][1]
+        parts = [(given.take(fold != p), given.take(fold == p)) for p in range(self.folds)]
+        if before is None or np.prod(given.scores.shape) <= MOST_KEPT:
+            self._parts[key] = before, parts  # as long as a trial is kept, no other has its id
+        return parts
 
     def losses(self, probs: Array, held_out: Predictions) -> FloatArray:
         """Return the (N,) losses of the rows under (N, K) probabilities."""
-        scores = score_rows(Predictions.from_probs(probs, held_out.labels))
-        return scores.nll if self.score == "nll" else scores.brier
+        if self.score == "brier":
+            return score_rows(Predictions.from_probs(probs, held_out.labels)).brier
+        of_label = to_numpy(pick(probs, like(held_out.labels, probs))).astype(np.float64)
+        return -np.log(np.maximum(of_label, SMALLEST_PROBABILITY))
 
 
 def seen_through(probs: Array, logits: Array, keeps: bool) -> FloatArray:

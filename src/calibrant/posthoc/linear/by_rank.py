@@ -98,6 +98,9 @@ class RankScaling(Calibrator):
         ranked = Ranked.of(predictions, rows, base.beta, ranks)
         place = np.zeros(2 * ranks - 1)
         place[ranks - 1] = 1.0
+        last = self.comparison_ and self.comparison_.last_of(RankScaling)
+        if last and len(last.steps_) == ranks:
+            place = np.concatenate([last.steps_, last.lifts_])
         low, high = np.zeros(len(place)), np.full(len(place), np.inf)
         low[ranks - 1], high[ranks - 1] = (end / base.beta for end in rows.curve.span)
         pull = self.ridge / total(rows.n, rows.weights)
@@ -111,7 +114,7 @@ class RankScaling(Calibrator):
             return value + pull * float(away @ away), gradient, bend
 
         grown = _growth(ranks)
-        found = newton_within(at, place, low, high, self.max_iterations)
+        found = newton_within(at, np.clip(place, low, high), low, high, self.max_iterations)
         self.beta_ = base.beta
         self.steps_, self.lifts_ = found.place[:ranks], found.place[ranks:]
         notes = base.report(rows.n).notes

@@ -29,19 +29,23 @@ from calibrant.posthoc.array_ops import centred, largest, still_masked, sums
 from calibrant.posthoc.facts import LINEAR, Facts
 from calibrant.posthoc.fitting.cross_validation import (
     NO_CLEAR_GAIN,
-    NOT_CLEARLY_BETTER,
     Worth,
     clearly_lower,
     folds_of,
 )
-from calibrant.posthoc.linear.base import LinearMap, PenalisedMap, refuse_many_classes
+from calibrant.posthoc.linear.base import (
+    GAP_TO_COMPARE,
+    LinearMap,
+    PenalisedMap,
+    refuse_many_classes,
+)
 from calibrant.posthoc.linear.likelihood import INPUTS, InputChoice, Inputs, LinearLikelihood
 from calibrant.posthoc.linear.optimum import LinearFit, fit_linear
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 
 # How far above their minima fits of a search among penalties may end, in nats a row.
-PATH_TOLERANCE = 1e-5
+PATH_TOLERANCE = 3e-5
 
 # How often the spread of its inputs the largest may be: curvatures differ by the square.
 MOST_DIGITS = 1e4
@@ -53,9 +57,11 @@ PULLS = tuple(10 ** (half / 2) for half in (12, 8, 7, 6, 5, 4, 3, 2, 1, 0))
 # A choice among pulls and inputs needs no more rows held out than these; a fold more costs as long
 # as any. Half of them took a pull on two networks of ten that cost .002 to .003 in NLL.
 ENOUGH_HELD_OUT = 2000
-# Nor does it need more rows in all there: a pull says how far classes are from one temperature, in
-# units of one row's likelihood, and not how many rows there are.
-ROWS_BEFORE_A_CONTEST = 3000
+# Before a contest, which says better what a matrix is worth, the evidence says whether to try one:
+# if it exceeds that of one temperature by so many nats. It takes fits for surer than they are, so
+# the next stronger pull is tried.
+LEAST_EVIDENCE = 5.0
+NO_EVIDENCE = "the rows show no lasting confusion of classes"
 
 
 class Regularisation(Protocol):
@@ -134,8 +140,6 @@ def cross_validate(
     fold: IntArray,
     path: Sequence[Chosen],
     max_iterations: int,
-    *,
-    contest: bool = False,
 ) -> tuple[Chosen, LinearFit | None, FloatArray]:
     """Return the strengths with the lowest held-out NLL, and a start for their fit to all rows.
 
@@ -149,8 +153,6 @@ def cross_validate(
         path: from the strongest to the weakest. The first, and of every second one the middle
             three, are tried, then downhill from the best of these, then its other neighbours.
         max_iterations: bound on the steps of each fit.
-        contest: whether one follows, that says better what the strengths are worth: then the losses
-            of rows that don't choose are infinite.
     """
     folds = np.unique(fold).tolist()
     if len(folds) < 2:
@@ -178,8 +180,6 @@ def cross_validate(
         means[place] = mean_at(place)
     best = min(means, key=lambda place: means[place])
     losses, start = tried[best]
-    if contest:
-        return path[best], start, losses
     others = [part for part in folds if part not in chosen_by]
     losses = np.where(known, losses, fits.losses(path[best].penalties, others))
     return path[best], start, losses
@@ -509,42 +509,35 @@ class RidgeMatrixScaling(PenalisedMap):
         return self.n_classes_**2 + self.n_classes_ + 1 if self.ridge_ else 1
 
     def settled(self, predictions: Predictions) -> RidgeMatrixScaling:
-        """Return it with the pull, and the inputs, that it chooses by some of these rows.
+        """Return it with a pull, and the inputs, that suit these rows.
+
+        Of either inputs the pull is that of the highest evidence at one temperature; and those are
+        taken that have more of it where the map fits best.
 
         Raises:
-            NotApplicableError: with no pull it clearly gains on temperature scaling.
+            NotApplicableError: no pull has clearly more evidence than one temperature.
         """
         if self.ridge > 0:
             return self
         classes = predictions.n_classes or 0
         refuse_many_classes(self.method, classes, self.most_classes, often=True)
         if isinstance(predictions.temperature.warning, BoundaryWarning):
-            raise NotApplicableError(NOT_CLEARLY_BETTER)
-        fold = folds_of(predictions)
-        held = np.cumsum(np.bincount(fold))
-        some = fold <= max(int(np.searchsorted(held, ROWS_BEFORE_A_CONTEST)), 1)
-        predictions, fold = predictions.take(some), fold[some]
-        path = [Pull(pull) for pull in PULLS]
-        found: list[tuple[float, float, Inputs, FloatArray]] = []
-        every: dict[Inputs, LinearLikelihood] = {
-            inputs: LinearLikelihood.of(predictions, inputs, square=True) for inputs in INPUTS
-        }
-        for inputs, rows in every.items():
-            (pull,), _, losses = cross_validate(rows, fold, path, self.max_iterations, contest=True)
-            known = np.isfinite(losses)
-            worth = Worth.of(predictions.take(known))
-            found.append((average(losses[known], worth.weights), pull, inputs, losses))
-            path = [each for each in path if each.pull == pull]  # the same suits the other
-        _, pull, inputs, losses = min(found, key=lambda each: each[0])
-        known = np.isfinite(losses)
-        none = np.zeros((classes, classes)), np.zeros(classes)
-        single = every[self.x_is].losses(*none)
-        worth = Worth.of(predictions.take(known))
-        # The strongest pull leaves one temperature; of differences that small a sign says nothing.
-        if pull == PULLS[0] or not clearly_lower(
-            losses[known], single[known], int(fold.max()) + 1, worth
-        ):
-            raise NotApplicableError(NOT_CLEARLY_BETTER)
+            raise NotApplicableError(NO_EVIDENCE)
+        found: list[tuple[float, float, Inputs]] = []
+        for inputs in INPUTS:
+            rows = LinearLikelihood.of(predictions, inputs, square=True)
+            evidence = rows.evidence(PULLS)
+            best = max(evidence, key=lambda each: each.log)
+            if best.log < LEAST_EVIDENCE:
+                continue
+            place = max(evidence.index(best), 1)
+            chosen, stronger = evidence[place], PULLS[max(place - 1, 1)]
+            penalties = Pull(chosen.pull).penalties(rows.total, classes)
+            fit = fit_linear(rows, penalties, self.max_iterations, tolerance=GAP_TO_COMPARE)
+            found.append((rows.total * fit.value + chosen.volume, stronger, inputs))
+        if not found:
+            raise NotApplicableError(NO_EVIDENCE)
+        _, pull, inputs = min(found)
         return replace(self, ridge=pull, inputs=inputs)
 
     def _fit(self, predictions: Predictions) -> FitReport:

@@ -45,6 +45,13 @@ SMALL_GRADIENT = 1e-5
 SMALL_GAP = 1e-9
 
 
+class Start(NamedTuple):
+    """Where a fit begins: C and b."""
+
+    change: FloatArray
+    bias: FloatArray
+
+
 class LinearFit(NamedTuple):
     """Outcome of `fit_linear`: the map, its penalised objective and how it was found.
 
@@ -74,7 +81,7 @@ def fit_linear(
     penalties: FloatArray,
     max_iterations: int,
     *,
-    start: LinearFit | None = None,
+    start: LinearFit | Start | None = None,
     tolerance: float = SMALL_GAP,
 ) -> LinearFit:
     """Minimise the penalised mean NLL.
@@ -191,7 +198,7 @@ def _fit_matrix(
     rows: LinearLikelihood,
     penalties: FloatArray,
     max_iterations: int,
-    start: LinearFit | None,
+    start: LinearFit | Start | None,
     tolerance: float,
 ) -> LinearFit:
     n, classes = rows.total, int(rows.logits.shape[1])

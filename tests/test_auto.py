@@ -569,18 +569,19 @@ def test_what_can_t_catch_up_is_left_out_and_nothing_is_lost(monkeypatch):
     np.testing.assert_allclose(found.predict_proba(mixed), every.predict_proba(mixed), atol=1e-9)
 
 
-def test_with_many_logits_nothing_is_put_behind_a_hopeless_step(monkeypatch):
+def test_nothing_is_put_behind_a_hopeless_step(monkeypatch):
     said = margin_tempered(3000, 30).predictions
     logits, labels = said.scores, said.labels
     names = "temperature,probit,probit+top-rest,probit+svs+top-rest,top-rest"
-    few = fitted(logits, labels, candidates=names, folds=2)
-    assert "probit+top-rest" in few.fit_report_.notes[1]
-    monkeypatch.setattr(model_selection, "MANY_LOGITS", 100)
-    many = fitted(logits, labels, candidates=names)
-    assert "probit+" not in many.fit_report_.notes[1]
+    found = fitted(logits, labels, candidates=names, folds=2)
+    assert "probit+" not in found.fit_report_.notes[1]
     why = "probit alone is clearly worse than temperature"
-    assert many.fit_report_.notes[2] == f"left out probit+top-rest, probit+svs+top-rest: {why}"
-    np.testing.assert_allclose(many.predict_proba(logits), few.predict_proba(logits), atol=0.02)
+    assert found.fit_report_.notes[2] == f"left out probit+top-rest, probit+svs+top-rest: {why}"
+    for threshold in ("HOPELESS", "OUT_OF_REACH"):
+        monkeypatch.setattr(model_selection, threshold, np.inf)
+    every = fitted(logits, labels, candidates=names, folds=2)
+    assert "probit+top-rest" in every.fit_report_.notes[1]
+    np.testing.assert_allclose(found.predict_proba(logits), every.predict_proba(logits), atol=0.02)
 
 
 @pytest.mark.parametrize("kind", ["few rows", "all right", "all wrong"])

@@ -50,8 +50,6 @@ USUAL = "usual"
 # take long. With 5 000 rows of three networks three folds took the chain that five folds took.
 FOLDS, FEWER_FOLDS, FEWEST_FOLDS = 5, 3, 2
 ROWS_FOR_FEWER = 3000
-# There, nothing is put behind a step that alone is so many standard errors worse than the fallback.
-HOPELESS = 4.0
 # Rows that the repeats together go through, so that the draw of the folds hardly matters.
 ROWS_OVER_REPEATS, MOST_REPEATS = 1500, 3
 
@@ -91,7 +89,8 @@ class AutoCalibrator(Calibrator):
 
     `chain` returns each of them as a separate calibrator; here they share their first steps, so
     that each step is computed once. A chain isn't tried if it would stay behind the best even if
-    its last step gained as much as it gains alone.
+    its last step gained as much as it gains alone, nor if its first step alone is clearly worse
+    than temperature scaling.
 
     Temperature scaling is always a candidate; for scores that aren't probabilities `platt` is. It
     is used without cross-validation if there are fewer than 150 rows, or fewer than 5 right or 5
@@ -112,8 +111,7 @@ class AutoCalibrator(Calibrator):
         loss: of a row, ``"nll"`` or ``"brier"``.
         same_prediction: leave out candidates that may change the predicted class.
         folds: parts of each repeat, at least 2; 0 for 5, 3 from 3 000 rows on, or 2 with more than
-            four million logits. With so many, candidates are compared on a sample of the rows, and
-            no chain is tried whose first step alone is clearly worse than temperature scaling.
+            four million logits. With so many, candidates are compared on a sample of the rows.
         repeats: 0 for as many as go through 1 500 rows, at most 3.
         seed: for the folds.
 
@@ -215,9 +213,8 @@ class AutoCalibrator(Calibrator):
             return self._keep({fallback: 1.0}, {}, {}, predictions, predictions, (note,))
         folds, some = self._folds(predictions), model_selection.some_rows(predictions, self.seed)
         contest = CrossValidation(some, folds, self._repeats(some.n), self.loss, self.seed)
-        hopeless = HOPELESS if model_selection.many(predictions) else np.inf
         named = {*chains, *left_out}
-        trials, settled = model_selection.trials_of(contest, chains, left_out, hopeless, fallback)
+        trials, settled = model_selection.trials_of(contest, chains, left_out, fallback)
         entered = {name: trials[name] for name in chains if name in trials}
         if fallback == FALLBACK and model_selection.says_no_more(contest, entered):
             note = f"took {fallback}: {model_selection.BY_CHANCE}"

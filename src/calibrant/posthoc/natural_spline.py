@@ -15,7 +15,12 @@ from calibrant.core.weights import quantiles, total
 from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import cubics
 from calibrant.posthoc.facts import ODDS, Facts
-from calibrant.posthoc.fitting.smooth_logistic import Penalty, SplinePieces, fit_by_evidence
+from calibrant.posthoc.fitting.smooth_logistic import (
+    Near,
+    Penalty,
+    SplinePieces,
+    fit_by_evidence,
+)
 from calibrant.posthoc.log_odds import (
     EventMap,
     event_log_odds,
@@ -98,7 +103,11 @@ class NaturalSpline(EventMap):
             return report_of(line, predictions.n, notes)
         design = natural_basis(self.knots_, x)
         offset, penalty = columns @ line.weights, bending(self.knots_)
-        found = fit_by_evidence(design, offset, outcome, penalty, weights)
+        comparison = self.comparison_
+        near = comparison and Near(None, comparison.strengths)
+        found = fit_by_evidence(design, offset, outcome, penalty, weights, near)
+        if comparison:
+            comparison.strengths = found.likely
         self._keep(heights + found.weights)
         loss = found.loss / total(predictions.n, weights)
         report = FitReport(predictions.n, "log loss", loss, found.steps, found.converged)

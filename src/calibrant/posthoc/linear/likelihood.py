@@ -103,20 +103,6 @@ class _Rows(NamedTuple):
     part: slice
 
 
-class Evidence(NamedTuple):
-    """How much more likely rows are under matrices with a pull than under none.
-
-    Attributes:
-        pull: the pull.
-        log: the logarithm of how much more.
-        volume: what is taken off for the fit's freedom.
-    """
-
-    pull: float
-    log: float
-    volume: float
-
-
 # Inputs of so many numbers at most are computed once, and not again for every step.
 MOST_KEPT = 1 << 22
 
@@ -246,8 +232,8 @@ class LinearLikelihood:
         """Return the curvature of the mean NLL by a matrix, where rows have these `probs`."""
         return MatrixBend(self._narrow, probs, self.weights, self.total)
 
-    def evidence(self, pulls: Sequence[float]) -> list[Evidence]:
-        """Return the evidence for a matrix that is pulled to 0, of each pull.
+    def evidence(self, pulls: Sequence[float]) -> list[float]:
+        """Return the log evidence for a matrix pulled to 0, above that of none, by each pull.
 
         With p as hard a pull on every entry, g the gradients and h the curvatures of the summed NLL
         at 0, in the axes in which these are nearly diagonal, it is nearly
@@ -260,12 +246,10 @@ class LinearLikelihood:
         (high, by_class), (wide, by_input) = np.linalg.eigh(of_class), np.linalg.eigh(of_input)
         squares = (by_class.T @ np.column_stack([by_change, by_bias]) @ by_input) ** 2
         curvature = self.total * np.maximum(high, 0)[:, None] * np.maximum(wide, 0)
-        found: list[Evidence] = []
-        for pull in pulls:
-            volume = float(np.log1p(curvature / (2 * pull)).sum()) / 2
-            gain = float((squares / (curvature + 2 * pull)).sum()) / 2
-            found.append(Evidence(pull, gain - volume, volume))
-        return found
+        return [
+            float((squares / (curvature + 2 * p) - np.log1p(curvature / (2 * p))).sum()) / 2
+            for p in pulls
+        ]
 
     @cached_property
     def _narrow(self) -> NDArray[np.float32]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
+from calibrant.core.arrays import Array, BoolArray, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import BoundaryWarning, NotApplicableError
 from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import mean as average
@@ -57,10 +57,9 @@ PULLS = tuple(10 ** (half / 2) for half in (12, 8, 7, 6, 5, 4, 3, 2, 1, 0))
 # A choice among pulls and inputs needs no more rows held out than these; a fold more costs as long
 # as any. Half of them took a pull on two networks of ten that cost .002 to .003 in NLL.
 ENOUGH_HELD_OUT = 2000
-# Before a contest, which says better what a matrix is worth, the evidence says whether to try one:
-# if it exceeds that of one temperature by so many nats. It takes fits for surer than they are, so
-# the next stronger pull is tried.
-LEAST_EVIDENCE = 5.0
+# Before a contest, which says better what a matrix is worth, one of so many parts of the rows says
+# whether to try one; and all of them what its inputs are, if that doesn't take too many products.
+THIRDS, MOST_PRODUCTS_OF_INPUTS = 3, 5_000_000
 NO_EVIDENCE = "the rows show no lasting confusion of classes"
 
 
@@ -183,6 +182,40 @@ def cross_validate(
     others = [part for part in folds if part not in chosen_by]
     losses = np.where(known, losses, fits.losses(path[best].penalties, others))
     return path[best], start, losses
+
+
+class _HeldOut:
+    """Fits with one of `PULLS` each to some rows, and what others say of them."""
+
+    def __init__(self, rows: LinearLikelihood, unseen: BoolArray, most: int) -> None:
+        self._seen, self._unseen, self._most = rows.take(~unseen), rows.take(unseen), most
+        self._classes = int(rows.logits.shape[1])
+        zero = np.zeros((self._classes, self._classes)), np.zeros(self._classes)
+        self._single = average(self._unseen.losses(*zero), self._unseen.weights)
+        self._found: dict[int, tuple[float, LinearFit]] = {}
+
+    def gain(self, place: int) -> float:
+        """Return by how much the NLL of the others is lower than by one temperature."""
+        if place not in self._found:
+            near = min(self._found, key=lambda other: abs(other - place), default=None)
+            fit = fit_linear(
+                self._seen,
+                Pull(PULLS[place]).penalties(self._seen.total, self._classes),
+                self._most,
+                start=None if near is None else self._found[near][1],
+                tolerance=GAP_TO_COMPARE,
+            )
+            losses = self._unseen.losses(fit.change, fit.bias)
+            self._found[place] = self._single - average(losses, self._unseen.weights), fit
+        return self._found[place][0]
+
+    def downhill(self, place: int) -> int:
+        """Return the place of the largest gain among its neighbours, from one on."""
+        for side in (-1, 1):  # stronger pulls first, which take less
+            # The strongest of all leaves one temperature.
+            while 0 < place + side < len(PULLS) and self.gain(place + side) > self.gain(place):
+                place += side
+        return place
 
 
 def _middle(fits: Sequence[LinearFit]) -> LinearFit:
@@ -511,8 +544,9 @@ class RidgeMatrixScaling(PenalisedMap):
     def settled(self, predictions: Predictions) -> RidgeMatrixScaling:
         """Return it with a pull, and the inputs, that suit these rows.
 
-        Of either inputs the pull is that of the highest evidence at one temperature; and those are
-        taken that have more of it where the map fits best.
+        The pull is the one of the lowest NLL on a third of the rows, downhill from that of the
+        highest evidence; the inputs are those of the lower NLL there, or with few classes on all
+        three thirds.
 
         Raises:
             NotApplicableError: no pull has clearly more evidence than one temperature.
@@ -523,22 +557,25 @@ class RidgeMatrixScaling(PenalisedMap):
         refuse_many_classes(self.method, classes, self.most_classes, often=True)
         if isinstance(predictions.temperature.warning, BoundaryWarning):
             raise NotApplicableError(NO_EVIDENCE)
-        found: list[tuple[float, float, Inputs]] = []
-        for inputs in INPUTS:
-            rows = LinearLikelihood.of(predictions, inputs, square=True)
-            evidence = rows.evidence(PULLS)
-            best = max(evidence, key=lambda each: each.log)
-            if best.log < LEAST_EVIDENCE:
-                continue
-            place = max(evidence.index(best), 1)
-            chosen, stronger = evidence[place], PULLS[max(place - 1, 1)]
-            penalties = Pull(chosen.pull).penalties(rows.total, classes)
-            fit = fit_linear(rows, penalties, self.max_iterations, tolerance=GAP_TO_COMPARE)
-            found.append((rows.total * fit.value + chosen.volume, stronger, inputs))
-        if not found:
+        fold, place = folds_of(predictions, THIRDS), 0
+        parts = range(1 if predictions.n * classes**2 > MOST_PRODUCTS_OF_INPUTS else THIRDS)
+        every = {each: LinearLikelihood.of(predictions, each, square=True) for each in INPUTS}
+        evidence = {inputs: rows.evidence(PULLS) for inputs, rows in every.items()}
+        found: dict[Inputs, float] = {}
+        for inputs in sorted(INPUTS, key=lambda each: -max(evidence[each])):
+            rows = every[inputs]
+            tried = [_HeldOut(rows, fold == part, self.max_iterations) for part in parts]
+            if place == 0:  # the same suits the other inputs
+                best = int(np.argmax(evidence[inputs]))
+                if best == 0:  # that leaves one temperature
+                    break
+                # The evidence takes fits for surer than they are, and weak pulls take long.
+                place = tried[0].downhill(max(best - 1, 1))
+            found[inputs] = float(np.mean([each.gain(place) for each in tried]))
+        if max(found.values(), default=0.0) <= 0:
             raise NotApplicableError(NO_EVIDENCE)
-        _, pull, inputs = min(found)
-        return replace(self, ridge=pull, inputs=inputs)
+        inputs = max(found, key=lambda each: found[each])
+        return replace(self, ridge=PULLS[place], inputs=inputs)
 
     def _fit(self, predictions: Predictions) -> FitReport:
         classes = self.n_classes_

@@ -132,6 +132,17 @@ def test_soft_memberships_sum_to_one(n_bins, width):
     np.testing.assert_allclose(found.times(np.ones((1, n_bins)))[1], 0, atol=1e-6 / width)
 
 
+@pytest.mark.parametrize("n_bins", [1, 15, 40])
+@pytest.mark.parametrize("width", [0.005, 0.0317, 0.05, 3.0])
+def test_soft_memberships_are_gaussian(n_bins, width):
+    confidence = np.append(np.random.default_rng(0).random(500), [0.0, 1.0])
+    bins = SoftBins(n_bins, width)
+    logs = -((confidence[:, None] - bins.centres) ** 2) / (2 * width**2)
+    wanted = np.exp(logs - logs.max(axis=1, keepdims=True))
+    wanted /= wanted.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(bins.memberships(confidence).weights, wanted, atol=1e-13)
+
+
 @pytest.mark.parametrize("width", [0.05, 0.3])
 def test_slope_of_soft_memberships(width):
     bins, confidence = SoftBins(15, width), np.linspace(0, 1, 50)

@@ -90,6 +90,8 @@ FARTHEST, FARTHEST_DOUBLE = -1e15, -1e150
 # Narrow rows are evaluated in float64. It costs little there and spares optimisers the noise, which
 # twenty steps on a broken line turn into another fit; at one beta for all rows it averages out.
 DOUBLE_PRECISION_CLASSES, DOUBLE_PRECISION_CLASSES_AT_ONE = 128, 64
+# Gaps of so few logits are kept from one beta to the next.
+MOST_KEPT = 1 << 20
 # Rows of a table that are evaluated together: what that takes stays in cache.
 ROWS_AT_ONCE = 2048
 
@@ -125,10 +127,9 @@ class DenseCurve:
 
         def work(part: slice) -> None:
             if few:  # classes first: NumPy is slow along a short last axis
-                columns = self.logits[part].T.astype(np.float64, order="C")
-                columns -= self.top[part]
-                np.maximum(columns, farthest, out=columns)
-                weights = np.exp(columns * betas[part])
+                columns = self._columns(part)
+                weights = columns * betas[part]
+                np.exp(weights, out=weights)
                 total = weights.sum(axis=0)
                 weights *= columns
                 mean = weights.sum(axis=0) / total
@@ -153,6 +154,21 @@ class DenseCurve:
 
         for_row_chunks(self.logits, work)
         return CurvePoint(value, slope, np.maximum(curvature, 0.0))
+
+    def _columns(self, part: slice) -> FloatArray:
+        """Return the (K, n) gaps of some rows to their top, kept where all are few."""
+        found = self._kept.get(part.start)
+        if found is None:
+            found = self.logits[part].T.astype(np.float64, order="C")
+            found -= self.top[part]
+            np.maximum(found, FARTHEST_DOUBLE, out=found)
+            if self.logits.size <= MOST_KEPT:
+                self._kept[part.start] = found
+        return found
+
+    @cached_property
+    def _kept(self) -> dict[int, FloatArray]:
+        return {}
 
     @cached_property
     def _lowest_gap(self) -> float:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, get_args
 
 import numpy as np
@@ -124,6 +125,10 @@ def mean_squared_error(at: Tempered) -> ValueAndGradient:
     return value / at.rows.n_classes, gradient / at.rows.n_classes
 
 
+# Of kernels so narrow, by twice their variance, ratios of memberships overflow.
+NARROWEST = 2e-3
+
+
 @dataclass(frozen=True)
 class SoftBins:
     """Gaussian memberships of confidences in B equal-width bins, summing to 1 for each row.
@@ -144,12 +149,22 @@ class SoftBins:
     def memberships(self, confidence: FloatArray) -> Memberships:
         """Return the memberships of (N,) confidences."""
         # Bins come first in memory: NumPy is slow at reducing a short last axis.
-        centres, scale = self.centres[:, None], 2 * self.width**2
-        weights = confidence - centres
-        weights *= weights
-        weights -= weights.min(axis=0)
-        weights *= -1 / scale
-        np.exp(weights, out=weights)
+        scale, middle = 2 * self.width**2, 0.5
+        if scale < NARROWEST:
+            weights = confidence - self.centres[:, None]
+            weights *= weights
+            weights -= weights.min(axis=0)
+            weights *= -1 / scale
+            np.exp(weights, out=weights)
+        else:
+            # exp(-(c - u)^2 / s) is in proportion to exp(2 (c - 1/2) (u - 1/2) / s), whose ratio of
+            # bin to bin is the same for all, times exp(-(u - 1/2)^2 / s), which rows share.
+            away, weights = confidence - middle, np.empty((self.n_bins, len(confidence)))
+            ratio = np.exp(away * (2 / (scale * self.n_bins)))
+            np.exp(away * (2 * (self.centres[0] - middle) / scale), out=weights[0])
+            for lower, upper in pairwise(weights):
+                np.multiply(lower, ratio, out=upper)
+            weights *= np.exp(-((self.centres - middle) ** 2) / scale)[:, None]
         weights /= weights.sum(axis=0)
         return Memberships(weights.T, self.centres @ weights, self)
 

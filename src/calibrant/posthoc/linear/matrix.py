@@ -191,11 +191,11 @@ class _HeldOut:
         self._seen, self._unseen, self._most = rows.take(~unseen), rows.take(unseen), most
         self._classes = int(rows.logits.shape[1])
         zero = np.zeros((self._classes, self._classes)), np.zeros(self._classes)
-        self._single = average(self._unseen.losses(*zero), self._unseen.weights)
-        self._found: dict[int, tuple[float, LinearFit]] = {}
+        self._single = self._unseen.losses(*zero)
+        self._found: dict[int, tuple[FloatArray, LinearFit]] = {}
 
-    def gain(self, place: int) -> float:
-        """Return by how much the NLL of the others is lower than by one temperature."""
+    def gains(self, place: int) -> FloatArray:
+        """Return by how much the NLL of each of the others is lower than by one temperature."""
         if place not in self._found:
             near = min(self._found, key=lambda other: abs(other - place), default=None)
             fit = fit_linear(
@@ -206,14 +206,17 @@ class _HeldOut:
                 tolerance=GAP_TO_COMPARE,
             )
             losses = self._unseen.losses(fit.change, fit.bias)
-            self._found[place] = self._single - average(losses, self._unseen.weights), fit
+            self._found[place] = self._single - losses, fit
         return self._found[place][0]
+
+    def _gain(self, place: int) -> float:
+        return average(self.gains(place), self._unseen.weights)
 
     def downhill(self, place: int) -> int:
         """Return the place of the largest gain among its neighbours, from one on."""
         for side in (-1, 1):  # stronger pulls first, which take less
             # The strongest of all leaves one temperature.
-            while 0 < place + side < len(PULLS) and self.gain(place + side) > self.gain(place):
+            while 0 < place + side < len(PULLS) and self._gain(place + side) > self._gain(place):
                 place += side
         return place
 
@@ -549,7 +552,7 @@ class RidgeMatrixScaling(PenalisedMap):
         three thirds.
 
         Raises:
-            NotApplicableError: no pull has clearly more evidence than one temperature.
+            NotApplicableError: no pull clearly gains on one temperature there.
         """
         if self.ridge > 0:
             return self
@@ -561,7 +564,9 @@ class RidgeMatrixScaling(PenalisedMap):
         parts = range(1 if predictions.n * classes**2 > MOST_PRODUCTS_OF_INPUTS else THIRDS)
         every = {each: LinearLikelihood.of(predictions, each, square=True) for each in INPUTS}
         evidence = {inputs: rows.evidence(PULLS) for inputs, rows in every.items()}
-        found: dict[Inputs, float] = {}
+        held_out = np.concatenate([np.flatnonzero(fold == part) for part in parts])
+        weights = None if predictions.weights is None else predictions.weights[held_out]
+        found: dict[str, FloatArray] = {}
         for inputs in sorted(INPUTS, key=lambda each: -max(evidence[each])):
             rows = every[inputs]
             tried = [_HeldOut(rows, fold == part, self.max_iterations) for part in parts]
@@ -571,11 +576,14 @@ class RidgeMatrixScaling(PenalisedMap):
                     break
                 # The evidence takes fits for surer than they are, and weak pulls take long.
                 place = tried[0].downhill(max(best - 1, 1))
-            found[inputs] = float(np.mean([each.gain(place) for each in tried]))
-        if max(found.values(), default=0.0) <= 0:
+            found[inputs] = np.concatenate([each.gains(place) for each in tried])
+        inputs = max(found, key=lambda each: average(found[each], weights), default="centred")
+        gains = found.get(inputs, np.zeros(len(held_out)))
+        worth = Worth.of(predictions.take(held_out))
+        if not clearly_lower(-gains, np.zeros_like(gains), THIRDS, worth):
             raise NotApplicableError(NO_EVIDENCE)
-        inputs = max(found, key=lambda each: found[each])
-        return replace(self, ridge=PULLS[place], inputs=inputs)
+        chosen: Inputs = "centred" if inputs == "centred" else "log-probabilities"
+        return replace(self, ridge=PULLS[place], inputs=chosen)
 
     def _fit(self, predictions: Predictions) -> FitReport:
         classes = self.n_classes_

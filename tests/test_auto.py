@@ -30,6 +30,7 @@ from calibrant.posthoc.fitting.cross_validation import (
     CrossValidation,
     Trial,
     difference_of_losses,
+    fit_to_compare,
     fold_numbers,
     shared_rows_factor,
 )
@@ -187,7 +188,7 @@ def test_losses_are_those_of_rows_left_out(method, classes, labelled_logits):
     for fold in folds.assignments:
         for part in range(3):
             seen, unseen = fold != part, fold == part
-            fitted = make_calibrator(method).fit_to_compare(rows.take(seen), comparison)
+            fitted = fit_to_compare(make_calibrator(method), rows.take(seen), comparison)
             probs = fitted.predict_proba(logits)
             wanted[unseen] -= np.log(probs[unseen, labels[unseen]]) / 2
     # Many classes share a table of their curves, exact to 2e-5.
@@ -446,11 +447,11 @@ def test_a_step_learns_from_rows_that_the_step_before_has_not_seen():
     for fold, scores in zip(contest.assignments, first.scores, strict=True):
         for part in range(5):
             seen, unseen = fold != part, fold == part
-            before.fit_to_compare(predictions.take(seen), of_first)
+            fit_to_compare(before, predictions.take(seen), of_first)
             np.testing.assert_allclose(
                 np.exp(scores[unseen]), before.predict_proba(logits[unseen]), atol=1e-12
             )
-            behind.fit_to_compare(predictions.only_logits(scores).take(seen), of_second)
+            fit_to_compare(behind, predictions.only_logits(scores).take(seen), of_second)
             probs = behind.predict_proba(scores[unseen])
             wanted[unseen] -= np.log(probs[np.arange(unseen.sum()), labels[unseen]]) / 2
     np.testing.assert_allclose(found.losses, wanted, atol=1e-9)

@@ -21,8 +21,8 @@ from calibrant.core.errors import (
 )
 from calibrant.posthoc.fitting.cross_validation import fold_numbers
 from calibrant.posthoc.linear.likelihood import LinearLikelihood
-from calibrant.posthoc.linear.matrix import PULLS, Strengths, cross_validate
 from calibrant.posthoc.linear.optimum import fit_linear
+from calibrant.posthoc.linear.pulls import PULLS, Strengths, cross_validate
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.predictions.predictions import Predictions

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
@@ -55,7 +54,7 @@ from calibrant.posthoc.needs import (
     rows_of_event,
     with_copies_together,
 )
-from calibrant.posthoc.state import Comparison, Estimator, FittedKind, save
+from calibrant.posthoc.state import Estimator, FittedKind, save
 from calibrant.predictions.names import are_words, numbered
 from calibrant.predictions.plausibility import looked_at
 from calibrant.predictions.predictions import Predictions
@@ -172,16 +171,6 @@ class Calibrator(Estimator):
             raise InputError("a sample is drawn of Shards only; take(...) gives rows of these")
         with watched(watch, predictions.n):
             self._fit_memory(predictions)
-        return self
-
-    def fit_to_compare(self, predictions: Predictions, comparison: Comparison) -> Self:
-        """Fit to rows in memory as closely as a comparison on other rows needs."""
-        self.comparison_ = comparison
-        try:
-            self.fit_predictions(predictions)
-        finally:
-            self.comparison_ = None
-        comparison.last = copy(self)
         return self
 
     def _fit_memory(self, predictions: Predictions) -> None:

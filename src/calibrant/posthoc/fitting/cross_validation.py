@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -257,7 +258,7 @@ class CrossValidation:
                     unseen = np.flatnonzero(fold == part)
                     rows = self._rows.take(fold != part)
                     if not (before is None and _fit_summary(calibrator, rows)):
-                        calibrator.fit_to_compare(seen, comparison)
+                        fit_to_compare(calibrator, seen, comparison)
                     probs = calibrator.predict_proba(held_out.scores, kind="logits")
                     losses[unseen] += self.losses(probs, held_out)
                     if keep_scores:
@@ -282,6 +283,19 @@ class CrossValidation:
             return score_rows(Predictions.from_probs(probs, held_out.labels)).brier
         of_label = to_numpy(pick(probs, like(held_out.labels, probs))).astype(np.float64)
         return -np.log(np.maximum(of_label, SMALLEST_PROBABILITY))
+
+
+def fit_to_compare(
+    calibrator: Calibrator, predictions: Predictions, comparison: Comparison
+) -> Calibrator:
+    """Fit as closely as a comparison on other rows needs, and return the calibrator."""
+    calibrator.comparison_ = comparison
+    try:
+        calibrator.fit_predictions(predictions)
+    finally:
+        calibrator.comparison_ = None
+    comparison.last = copy(calibrator)
+    return calibrator
 
 
 def seen_through(probs: Array, logits: Array, keeps: bool) -> FloatArray:

@@ -15,7 +15,7 @@ from calibrant.posthoc.facts import LINEAR, Facts
 from calibrant.posthoc.fitting.cross_validation import NO_CLEAR_GAIN, gains_on_temperature
 from calibrant.posthoc.linear.base import PenalisedMap, refuse_many_classes
 from calibrant.posthoc.linear.likelihood import INPUTS, InputChoice, Inputs
-from calibrant.posthoc.linear.matrix import likelier_inputs
+from calibrant.posthoc.linear.pulls import likelier_inputs
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 

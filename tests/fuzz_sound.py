@@ -167,8 +167,11 @@ def _tabled(table: dict[str, Any]) -> Arrays:
     if "label_1" not in table and "label_0" in table:  # (N, 1)
         table = table | {"label": table["label_0"]}
     for column in ("label", "prob", "confidence", "pred_label", "true_label"):
-        if column in table:
-            found[column] = np.asarray([TRUTH.get(str(cell), cell) for cell in table[column]])
+        # Where no column has a usual name, damage may have made one of labels True_label.
+        alike = [key for key in table if key.lower() == column and column.endswith("label")]
+        key = column if column in table or column == "pred_label" else "".join(alike[:1])
+        if key in table:
+            found[column] = np.asarray([TRUTH.get(str(cell), cell) for cell in table[key]])
             with contextlib.suppress(ValueError):  # labels may be names
                 found[column] = found[column].astype(float)
     return found

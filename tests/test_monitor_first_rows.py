@@ -68,7 +68,8 @@ def test_probabilities_under_the_name_of_logits_are_refused_before_they_are_coun
     code, _, err = run(rows, "--state", "state", "--skip-broken")
     assert code == 2
     assert "every row of 'logits' lies in [0, 1] and sums to 1" in err
-    assert "calibrant monitor rows.jsonl --scores logits --are probs" in err
+    line = "calibrant monitor rows.jsonl --state state --skip-broken --scores logits --are probs"
+    assert line in err
     assert not Path("state").exists()
     as_probs = json.loads(run(rows, "--scores", "logits", "--are", "probs", "--json", "-")[1])
     honest = written("honest.jsonl", probs=probs_of(logits), label=labels)

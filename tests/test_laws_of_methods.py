@@ -289,10 +289,11 @@ def test_numpy_and_torch_agree(method, classes, dtype, plain):
     ours, numpy_fit = plain(method, classes, dtype)
     theirs = ours.cast(lambda a: torch.tensor(a, requires_grad=True))
     torch_fit = fitted(method, replace(theirs, labels=torch.tensor(ours.labels)))
-    # Sums of float32 rows are rounded in another order, which the table of many classes inherits,
-    # and so does "irm", where rows tie, the order of probabilities that differ in the last bit.
-    in_order = method == "irm" and dtype != "float64"
-    tolerance = 1e-3 if in_order or classes >= 65 else 1e-6
+    # Sums of float32 rows are rounded in another order, which the table of many classes inherits.
+    tolerance = 1e-3 if classes >= 65 else 1e-6
+    if method == "irm" and dtype != "float64":
+        # Probabilities of other rows that tie but for the last bit change places, and a step moves.
+        tolerance = max(tolerance, 1e-4)
     probs = torch_fit.probs(theirs)
     assert not probs.requires_grad
     # Tensors can't be locked as the arrays of `plain` are.

@@ -158,7 +158,7 @@ def test_a_summary_of_shards_weighs_as_its_rows_do():
 
 def test_too_many_repeats_are_refused():
     rows = rows_of(0, np.full(ROWS, 101) + np.arange(ROWS))
-    with pytest.raises(NotApplicableError, match="'bbq' would repeat 240 rows"):
+    with pytest.raises(NotApplicableError, match="'bbq' takes no weights and would repeat 240"):
         fitted("bbq", rows)
 
 

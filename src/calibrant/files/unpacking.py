@@ -25,7 +25,7 @@ from calibrant.files.formats.base import ArrayReader
 from calibrant.files.formats.cells import NUMBER
 from calibrant.files.formats.text import HeaderlessError
 from calibrant.files.gate import MOST_DOCUMENT_BYTES, NotUtf8Error
-from calibrant.files.opening import extension_of, is_folder, is_url, open_binary, size_of
+from calibrant.files.opening import extension_of, is_url, open_binary, size_of
 from calibrant.files.options import FormatName, ReadOptions
 from calibrant.files.seeing import ROWS, kind_of_rows
 
@@ -96,7 +96,7 @@ def through_a_pipe(
         error: why it isn't.
         line_of: returns the command that reads a file, or None.
     """
-    if is_url(where) or is_folder(where):
+    if is_url(where) or not Path(where).is_file():  # nor has a pipe, which may never end
         return None
     if extension_of(where) not in (".zip", *LOADED):  # a table of another name
         try:

@@ -153,8 +153,8 @@ def unpacked(file: BinaryIO, source: str) -> BinaryIO:
                 held = packed.read(most + 1)
             if len(held) > most:
                 raise UnpackedError(
-                    f"{source}: holds more than {most / (1 << 20):.3g} MiB, far more than the file "
-                    f"is; unpack it first: {typed} {shlex.quote(source)}"
+                    f"{source}: holds more than {most / (1 << 20):.3g} MiB, far more than the "
+                    f"file; unpack it first: {typed} {shlex.quote(source)}"
                 )
             return io.BytesIO(held)
     return file

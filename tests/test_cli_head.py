@@ -153,7 +153,7 @@ def test_without_validation_rows_a_tenth_of_the_training_rows_serves(run, folder
     arguments = ["--train", folder / "train.npz", "--test", folder / "test.npz"]
     code, out, err = run(*arguments, *QUICK)
     assert code == 0
-    assert err.startswith("warning: without validation rows 40 of the training rows are held out")
+    assert err.startswith("warning: without validation rows, 40 of the training rows are held out")
     assert out.startswith(("Take the temperature: ", "The retrained head is better than"))
     rows = read_predictions(folder / "train.npz")
     tenth = np.random.default_rng(0).permutation(400)[:40]

@@ -79,7 +79,7 @@ def test_without_the_package_its_file_is_refused(install, tmp_path, overconfiden
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("temperature", GOOD, "another method is called 'temperature' already"),
+        ("temperature", GOOD, "there is already a method called 'temperature'"),
         ("other-name", GOOD, "calls itself 'shrink-uniform'; the two names must be the same"),
         ("gone", "shrink_no_such_module:X", "No module named 'shrink_no_such_module'"),
         ("gone", "shrink_towards_uniform:Missing", "Missing"),
@@ -196,7 +196,7 @@ def test_commands_of_other_packages_are_called_and_listed(install_plug_ins, tmp_
     install_plug_ins(folder, "calibrant.commands", **points)
     code, out, err = run("count", "--upto", "3")
     assert (code, out) == (0, "[0, 1, 2]\n")
-    assert "another command is called 'measure' already" in err
+    assert "there is already a command called 'measure'" in err
     code, out, _ = run()
     assert code == 0
     assert "Say things." in out

@@ -101,7 +101,7 @@ metrics = ["heads"]
 [axes]
 throws = [1000]
 """
-    with pytest.warns(PlugInWarning, match="another kind of cell is called 'posthoc' already"):
+    with pytest.warns(PlugInWarning, match="there is already a kind of cell called 'posthoc'"):
         found = run(text, tmp_path, settings={"bias": 0.9})
     (record,) = found.records()
     assert record["value"] == pytest.approx(90, abs=2)

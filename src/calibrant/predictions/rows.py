@@ -90,8 +90,6 @@ FARTHEST, FARTHEST_DOUBLE = -1e15, -1e150
 # Narrow rows are evaluated in float64. It costs little there and spares optimisers the noise, which
 # twenty steps on a broken line turn into another fit; at one beta for all rows it averages out.
 DOUBLE_PRECISION_CLASSES, DOUBLE_PRECISION_CLASSES_AT_ONE = 128, 64
-# Gaps of so few logits are kept from one beta to the next.
-MOST_KEPT = 1 << 20
 # Rows of a table that are evaluated together: what that takes stays in cache.
 ROWS_AT_ONCE = 2048
 
@@ -156,19 +154,10 @@ class DenseCurve:
         return CurvePoint(value, slope, np.maximum(curvature, 0.0))
 
     def _columns(self, part: slice) -> FloatArray:
-        """Return the (K, n) gaps of some rows to their top, kept where all are few."""
-        found = self._kept.get(part.start)
-        if found is None:
-            found = self.logits[part].T.astype(np.float64, order="C")
-            found -= self.top[part]
-            np.maximum(found, FARTHEST_DOUBLE, out=found)
-            if self.logits.size <= MOST_KEPT:
-                self._kept[part.start] = found
-        return found
-
-    @cached_property
-    def _kept(self) -> dict[int, FloatArray]:
-        return {}
+        """Return the (K, n) gaps of some rows to their top."""
+        found = self.logits[part].T.astype(np.float64, order="C")
+        found -= self.top[part]
+        return np.maximum(found, FARTHEST_DOUBLE, out=found)
 
     @cached_property
     def _lowest_gap(self) -> float:

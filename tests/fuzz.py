@@ -166,7 +166,8 @@ def differs(ours: Predictions, path: Path) -> str:
     except Exception as error:
         return f"read, but not by others: {type(error).__name__}"
     pairs: list[tuple[str, Any, Any]] = []
-    truth = [theirs[name] for name in ("labels", "label", "true_label") if name in theirs]
+    lower = {name.lower(): array for name, array in theirs.items()}
+    truth = [lower[name] for name in ("labels", "label", "true_label") if name in lower]
     if ours.kind == "toplabel":
         pairs.append(("confidence", ours.scores, theirs.get("confidence")))
         if ours.class_names is None:  # names are numbered by the alphabet

@@ -370,3 +370,14 @@ def test_shards_of_several_classes_have_no_positive_class(tmp_path: Path):
     declared = cb.Shards(tmp_path, kind="binary")
     found = cb.evaluate(declared, metrics=["ece_positive"], engine=one, resamples=20)
     assert found["ece_positive"].value == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_whole_number_in_quotes_in_the_first_line_is_a_score(tmp_path: Path) -> None:
+    lines = ['{"confidence": "1", "pred_label": 2, "true_label": 0}']
+    lines += ['{"confidence": 0.5, "pred_label": 1, "true_label": 1}'] * 30
+    file = tmp_path / "a.jsonl"
+    file.write_text("\n".join(lines))
+    expected = cb.read_predictions(file)
+    assert expected.scores[0] == 1
+    (found,) = cb.Shards([file]).batches()
+    np.testing.assert_array_equal(found.scores, expected.scores)

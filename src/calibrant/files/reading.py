@@ -207,17 +207,12 @@ class PredictionFile:
             return None
         return 2 if self.map.form in ONE_SCORE else int(self.shape("scores")[1])
 
-    def _of_first(self, field: str) -> NDArray[Any]:
-        """Return a field of the first row."""
-        return next(iter(self.file.read([field], [slice(0, min(1, self.rows))])))[field]
-
     def check_header(self) -> None:
         """Raise `PredictionsError` unless the shapes of all arrays go together."""
         map, where = self.map, self.where
         shape = self.shape("scores")
         for field in map.named(("scores", "features", "weight")):
-            # Whole numbers in quotes may be labels or scores; reading tells.
-            if self.file.type_of(field) == "text" and self._of_first(field).dtype.kind == "U":
+            if self.file.type_of(field) == "text" and not self.file.in_quotes(field):
                 how = "; number its values first" if field in map.named(("features",)) else ""
                 raise PredictionsError(f"{where}: '{field}' must hold real numbers, not text{how}")
         if map.form in ONE_SCORE:

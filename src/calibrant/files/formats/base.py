@@ -90,6 +90,10 @@ class RowReader(ABC):
     def type_of(self, name: str) -> str:
         """Return the type of a field: of NumPy, ``"text"``, or ``""`` where reading would tell."""
 
+    def in_quotes(self, name: str) -> bool:
+        """Return whether a text is a whole number in quotes, as labels and scores may be."""
+        return False
+
     @abstractmethod
     def read(
         self, names: Sequence[str], spans: Iterable[slice], words: Collection[str] = ()

@@ -139,6 +139,11 @@ class JsonLinesReader(TextReader):
         with readable(f"'{name}'", self.where):
             return str(np.asarray(cell).dtype)
 
+    def in_quotes(self, name: str) -> bool:
+        """Return whether the first row's value is a whole number in quotes."""
+        cell = self._first[name]
+        return isinstance(cell, str) and cell.isdigit()
+
     def parsed(
         self, lines: list[tuple[int, Any]], names: Sequence[str], words: Collection[str]
     ) -> Columns:
@@ -264,6 +269,10 @@ class NestedReader(JsonLinesReader):
     def type_of(self, name: str) -> str:
         """Return the type, as the table or the first row says it."""
         return self._table.type_of(name) if name in self._plain else super().type_of(name)
+
+    def in_quotes(self, name: str) -> bool:
+        """Return whether the first value is a whole number in quotes."""
+        return name not in self._plain and super().in_quotes(name)
 
     def _of(self, names: Collection[str]) -> NestedReader | None:
         """Return a reader of no more columns than some fields take; None where the table does."""

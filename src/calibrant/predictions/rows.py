@@ -125,7 +125,9 @@ class DenseCurve:
 
         def work(part: slice) -> None:
             if few:  # classes first: NumPy is slow along a short last axis
-                columns = self._columns(part)
+                columns = self.logits[part].T.astype(np.float64, order="C")
+                columns -= self.top[part]
+                np.maximum(columns, farthest, out=columns)
                 weights = columns * betas[part]
                 np.exp(weights, out=weights)
                 total = weights.sum(axis=0)
@@ -152,12 +154,6 @@ class DenseCurve:
 
         for_row_chunks(self.logits, work)
         return CurvePoint(value, slope, np.maximum(curvature, 0.0))
-
-    def _columns(self, part: slice) -> FloatArray:
-        """Return the (K, n) gaps of some rows to their top."""
-        found = self.logits[part].T.astype(np.float64, order="C")
-        found -= self.top[part]
-        return np.maximum(found, FARTHEST_DOUBLE, out=found)
 
     @cached_property
     def _lowest_gap(self) -> float:

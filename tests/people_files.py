@@ -668,7 +668,7 @@ def flattened(d: Path) -> Path:
     return npz(d / "a.npz", logits=LOGITS.reshape(-1), labels=LABELS)
 
 
-@case(readable=False)
+@case()
 def long_table(d: Path) -> Path:
     ids, classes = np.repeat(np.arange(ROWS), K), np.tile(np.arange(K), ROWS)
     truth = (np.repeat(LABELS, K) == classes) * 1

@@ -115,7 +115,7 @@ def one_hot_columns_named_after_classes(d: Path) -> Path:
     return table(d / "a.csv", **by("true_", HOT, NAMES), **by("prob_", PROBS, NAMES))
 
 
-@case(readable=False)
+@case()
 def one_hot_columns_bare_names(d: Path) -> Path:
     return table(d / "a.csv", **by("", HOT, NAMES), **by("p_", PROBS, NAMES))
 
@@ -517,7 +517,7 @@ def words_as_labels_numbers_as_columns(d: Path) -> Path:
     return table(d / "a.csv", label=n[LABELS], **by("prob_", PROBS))
 
 
-@case(readable=False)
+@case()
 def long_form_named(d: Path) -> Path:
     rows = [
         {"id": i, "class": NAMES[k], "prob": P[i][k], "label": NAMES[L[i]]}
@@ -527,10 +527,10 @@ def long_form_named(d: Path) -> Path:
     return cells(d / "a.csv", **{c: [r[c] for r in rows] for c in rows[0]})
 
 
-@case(readable=False)
+@case()
 def long_form_numbers_truth(d: Path) -> Path:
     rows = [
-        {"image": f"i{i}", "class": k, "score": P[i][k], "true_class": L[i]}
+        {"image": f"i{i:03d}", "class": k, "score": P[i][k], "true_class": L[i]}
         for i in range(ROWS)
         for k in range(K)
     ]

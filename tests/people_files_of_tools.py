@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,12 @@ from people_files import (
     TOP,
     WORDS,
     K,
+    by,
     case,
     lines,
     npz,
+    packed,
+    table,
 )
 
 R = range(ROWS)
@@ -303,3 +307,108 @@ def tables_of_a_dashboard(d: Path) -> Path:
     columns = ["truth", "guess", *(f"score_{name}" for name in NAMES)]
     (d / "a.json").write_text(json.dumps({"_type": "table", "columns": columns, "data": rows}))
     return d / "a.json"
+
+
+# --- a row for each class, a column for each label, several models
+
+ONE_HOT = np.eye(K, dtype=int)[LABELS]
+KEYS, KINDS = np.repeat(R, K), np.tile(range(K), ROWS)
+SHARPER = PROBS**2 / (PROBS**2).sum(axis=1, keepdims=True)
+
+
+@case()
+def rows_of_classes_in_json(d: Path) -> Path:
+    columns = zip(KEYS.tolist(), KINDS, PROBS.reshape(-1).tolist(), strict=True)
+    return lines(
+        d / "a.jsonl",
+        [{"id": i, "class": NAMES[k], "prob": p, "label": TRUE[i]} for i, k, p in columns],
+    )
+
+
+@case()
+def rows_of_classes_one_class_after_another(d: Path) -> Path:
+    order = np.argsort(KINDS, kind="stable")
+    own = {"id": KEYS, "class": KINDS, "logit": LOGITS.reshape(-1), "label": LABELS[KEYS]}
+    return table(d / "a.csv", **{name: values[order] for name, values in own.items()})
+
+
+@case()
+def rows_of_classes_and_whether_each_is_right(d: Path) -> Path:
+    own = {"id": KEYS, "class": KINDS, "confidence": PROBS.reshape(-1)}
+    return table(d / "a.csv", **own, correct=ONE_HOT.reshape(-1))
+
+
+@case(readable=False)
+def log_odds_of_classes_and_whether_each_is_right(d: Path) -> Path:
+    own = {"id": KEYS, "class": KINDS, "logit": LOGITS.reshape(-1)}
+    return table(d / "a.csv", **own, label=ONE_HOT.reshape(-1))
+
+
+@case(readable=False)
+def rows_of_the_three_best_classes(d: Path) -> Path:
+    best = np.argsort(-PROBS, axis=1)[:, :3]
+    own = {"id": np.repeat(R, 3), "class": best.reshape(-1), "label": np.repeat(LABELS, 3)}
+    return table(d / "a.csv", **own, prob=np.take_along_axis(PROBS, best, axis=1).reshape(-1))
+
+
+@case()
+def one_hot_columns_bare_numbers(d: Path) -> Path:
+    return table(d / "a.csv", **by("", ONE_HOT), **by("p", PROBS))
+
+
+@case()
+def one_hot_columns_beside_numbered_scores(d: Path) -> Path:
+    return table(d / "a.csv", **by("", ONE_HOT, NAMES), **by("prob_", PROBS))
+
+
+@case()
+def one_hot_columns_and_names_before_a_word(d: Path) -> Path:
+    said = [f"{name}_pred" for name in NAMES]
+    return table(d / "a.csv", **by("", ONE_HOT, NAMES), **by("", PROBS, said))
+
+
+@case(readable=False)
+def one_hot_columns_alone(d: Path) -> Path:
+    return table(d / "a.csv", id=R, **by("", ONE_HOT, NAMES))
+
+
+@case()
+def packed_arrays(d: Path) -> Path:
+    return packed(npz(d / "a.npz", probs=PROBS, labels=LABELS), ".gz", gzip.compress)
+
+
+@case()
+def two_models_before_numbers(d: Path) -> Path:
+    return table(d / "a.csv", label=LABELS, **by("modelA_p", PROBS), **by("modelB_p", SHARPER))
+
+
+@case()
+def two_models_behind_one_stem(d: Path) -> Path:
+    return table(d / "a.csv", label=LABELS, **by("prob_a_", PROBS), **by("prob_b_", SHARPER))
+
+
+@case()
+def two_models_behind_numbers(d: Path) -> Path:
+    ends = [[f"{k}_{model}" for k in range(K)] for model in ("old", "new")]
+    columns = by("prob_", PROBS, ends[0]) | by("prob_", SHARPER, ends[1])
+    return table(d / "a.csv", label=LABELS, **columns)
+
+
+@case()
+def two_models_in_arrays(d: Path) -> Path:
+    return npz(d / "a.npz", probs_a=PROBS, probs_b=SHARPER, labels=LABELS)
+
+
+@case()
+def logits_of_two_models(d: Path) -> Path:
+    return npz(d / "a.npz", logits_resnet=LOGITS, logits_vit=2 * LOGITS, targets=LABELS)
+
+
+@case("event")
+def an_event_by_two_models(d: Path) -> Path:
+    return table(d / "a.csv", p_model1=CHANCE, p_model2=CHANCE**2, y=EVENT)
+
+
+@case("event")
+def an_event_before_and_after(d: Path) -> Path:
+    return table(d / "a.csv", prob=CHANCE, prob_new=CHANCE**2, label=EVENT)

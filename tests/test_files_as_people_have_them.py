@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shlex
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -377,9 +379,52 @@ def test_a_refusal_ends_with_the_line_that_reads_the_file(
 
 
 def test_no_line_is_offered_where_fields_leave_doubts(tmp_path: Path) -> None:
-    two = {"label": LABELS, **by_class("a", PROBS), **by_class("b", PROBS[:, ::-1])}
+    # Numbers of both signs may be anything; probabilities are those of two models.
+    two = {"label": LABELS, **by_class("a", LOGITS), **by_class("b", LOGITS[:, ::-1])}
     for columns in (two, {"x": LOGITS[:, 0], "y": LOGITS[:, 1], "label": LABELS}):
         path = table(tmp_path / "a.csv", **columns)
         with pytest.raises(PredictionsError) as refusal:
             read_predictions(path)
         assert "to read it so" not in str(refusal.value)
+
+
+def test_of_several_models_the_command_reads_the_first_and_a_sentence_names_all(
+    tmp_path: Path,
+) -> None:
+    models = {**by_class("old_", PROBS), **by_class("new_", PROBS[:, ::-1])}
+    path = table(tmp_path / "a.csv", label=LABELS, **models)
+    with pytest.raises(PredictionsError) as refusal:
+        read_predictions(path)
+    assert "scores of 2 models seem to be in it, 'old_*' and 'new_*'" in refusal.value.details
+    assert refusal.value.line == f"calibrant measure {path} --scores 'old_*' --are probs"
+
+
+def test_rows_under_the_name_of_a_list_of_files_are_no_names_of_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    names = "label  prob_0  prob_1  prob_2  prob_3"
+    np.savetxt(path, np.column_stack([LABELS, PROBS]), "%12.9f", "  ", header=names, comments="")
+    outcome = CliRunner().invoke(app, ["measure", str(path)])
+    assert isinstance(outcome.exception, PredictionsError)
+    assert f"'{names}' is none; if it holds rows" in str(outcome.exception)
+    typed, _, line = outcome.exception.line.partition(" | ")
+    assert line == "calibrant measure - --format csv"
+    (tmp_path / "b.csv").write_bytes(subprocess.check_output(shlex.split(typed)))
+    same(read_predictions(tmp_path / "b.csv"), atol=1e-6)
+    # Without labels there is nothing to measure, and no row is taken for a file.
+    np.savetxt(path, PROBS)
+    outcome = CliRunner().invoke(app, ["measure", str(path)])
+    assert str(outcome.exception).startswith(f"{path}: is read as a list of files, for it ends in")
+    # Files that should be there are named.
+    path.write_text("one.csv\n")
+    outcome = CliRunner().invoke(app, ["measure", str(path)])
+    assert f"{tmp_path / 'one.csv'}: there is no such file" in str(outcome.exception)
+
+
+def test_whoever_unpacks_an_array_is_told_of_those_that_belong_to_it(tmp_path: Path) -> None:
+    for name, values in (("probs", PROBS), ("labels", LABELS)):
+        with gzip.open(tmp_path / f"{name}.npy.gz", "wb") as file:
+            np.save(file, values)
+    with pytest.raises(PredictionsError, match="is packed; unpack it first") as refusal:
+        read_predictions(tmp_path / "probs.npy.gz")
+    subprocess.run(shlex.split(str(refusal.value).partition("first: ")[2]), check=True)
+    same(read_predictions(tmp_path / "probs.npy"))

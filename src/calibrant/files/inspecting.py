@@ -203,7 +203,8 @@ def inspect_file(
         entries = []
     known = predictions is not None and predictions.known_labels is not None
     if predictions is not None:
-        line = command(source, options) if known else propose(source, options)
+        found = None if known else propose(source, options)
+        line = command(source, options) if known else "" if found is None else found.line
     return Inspection(source, form, entries, predictions, refusal, line or None)
 
 

@@ -56,6 +56,8 @@ SCORES = re.compile(
     r"(y_)?(out|outputs?|logits?|scores?|preds?|predictions?|probs?|proba|predict_proba|softmax|"
     r"probabilities)"
 )
+# How many models may have their scores in one file.
+MODELS = range(2, 5)
 # A class behind its number, as "3: cat".
 NUMBERED = re.compile(r"([0-9]{1,6})\s*[:.)_-]\s*[^\W0-9]")
 
@@ -77,7 +79,8 @@ def proposals(where: str, options: ReadOptions) -> Iterator[list[ReadOptions]]:
             with open_rows(where, each) as file:
                 if file.origin is not None:
                     continue  # a log says itself what it holds
-                more = list(_candidates(seen_of(file)))
+                seen = seen_of(file)
+                more, models = list(_candidates(seen)), list(_of_models(seen))
         # Whatever is wrong with the file was said before.
         except Exception:
             continue
@@ -85,6 +88,7 @@ def proposals(where: str, options: ReadOptions) -> Iterator[list[ReadOptions]]:
         yield found
         # Pixels of no class.
         yield [way.but(ignore_index=255) for way in found if way.kind == "tokens"]
+        yield [each.but(labelled=True).but(**own) for own in models]
     with suppress(Exception):
         yield [options.but(**own) for own in _single_arrays(where, options)]
 
@@ -154,6 +158,47 @@ def _chances(seen: Seen) -> dict[str, NDArray[Any]]:
         if len(found) == 1:
             return found
     return {}
+
+
+def _of_models(seen: Seen) -> Iterator[ReadFields]:
+    """Yield the scores of each of several models, all of one kind."""
+    kinds: dict[int, ScoresAre | None]
+    kinds = {values.shape[1]: kind_of_rows(values) for _, values in seen.wide}
+    are = next(iter(kinds.values())) if len(kinds) == 1 else None
+    # Any numbers may look like logits.
+    named = are != "logits" or all(SCORES.search(str(name).lower()) for name, _ in seen.wide)
+    alike = all(kind_of_rows(values) == are for _, values in seen.wide)
+    if are is not None and alike and named and len(seen.wide) in MODELS:
+        for scores, values in seen.wide:
+            # A word behind numbers is one of names of classes.
+            behind = scores.partition("*")[2] if isinstance(scores, str) else ""
+            names = tuple(f"{number}{behind}" for number in range(values.shape[1]))
+            more: ReadFields = {"classes": names} if behind else {}
+            for own in _labels(seen, values):
+                own["scores"], own["are"] = scores, are
+                own.update(more)
+                yield _said(own, seen)
+    if any(isinstance(n, str) or kind_of_rows(v) is not None for n, v in seen.wide):
+        return
+    # Columns that differ in a number may be of a model each.
+    numbered = {name: seen.numbers[name] for names, _ in seen.wide for name in names}
+    chances = {n: v for n, v in (seen.single | numbered).items() if CHANCE.fullmatch(n.lower())}
+    if len(chances) in MODELS and all(0 <= v.min() <= v.max() <= 1 for v in chances.values()):
+        for name, values in chances.items():
+            yield from _one_score(seen, name, values)
+
+
+def of_models(found: Sequence[ReadOptions]) -> str:
+    """Return what to say of options that read the scores of several models each; "" of others."""
+    first, names = found[0], [each.scores for each in found]
+    alike = [each.but(scores=first.scores, classes=first.classes) == first for each in found]
+    if None in names or not all(alike):
+        return ""
+    shown = [repr(name if isinstance(name, str) else ",".join(name or ())) for name in names]
+    return (
+        f"the scores of {len(found)} models seem to be in it, {' and '.join(shown)}; the command "
+        "reads the first, and --scores names another"
+    )
 
 
 def _without_some(
@@ -259,7 +304,7 @@ def _one_score(seen: Seen, scores: str, values: NDArray[Any]) -> Iterator[ReadFi
     if share and len(right) == 1:
         own: ReadFields = {"scores": scores, "are": percent or "confidence", "correct": right[0]}
         yield own if said else _said(own, seen)
-    elif share and len(said) == len(true) == 1 and _sums_of_blocks(values, names[said[0]]):
+    elif share and len(said) == len(true) == 1 and _of_long(seen, values, said[0]):
         return
     elif share and len(said) == len(true) == 1 and not _decides(values, names[said[0]]):
         top: ScoresAre = percent or "confidence"
@@ -284,13 +329,23 @@ def _one_score(seen: Seen, scores: str, values: NDArray[Any]) -> Iterator[ReadFi
             yield _said(found, seen)
 
 
-def _sums_of_blocks(shares: NDArray[Any], classes: NDArray[Any]) -> bool:
+def _of_long(seen: Seen, shares: NDArray[Any], said: str) -> bool:
     """Return whether each row is one class of a prediction, with the share that this class has."""
-    counts = np.unique(classes, return_counts=True)[1]
+    counts = np.unique(seen.whole[said], return_counts=True)[1]
     mean, even = float(shares.mean()), (100 if shares.max() > 1 else 1) / len(counts)
     # The first rows may cut a prediction in two.
     alike = len(counts) > 1 and np.ptp(counts) <= 1
-    return bool(alike and abs(mean - even) <= even / min(counts))
+    if alike and abs(mean - even) <= even / min(counts):
+        return True
+    # Of the best classes alone each prediction has as many, and none twice.
+    classes = _places(seen.whole[said])
+    for keys in (_places(values) for name, values in seen.whole.items() if name != said):
+        rows = np.bincount(keys)
+        whole = (rows == rows.max()).sum() >= len(rows) - 1 and len(rows) >= FEW
+        pairs = keys * (classes.max() + 1) + classes
+        if whole and rows.max() > 1 and len(np.unique(pairs)) == len(pairs):
+            return True
+    return False
 
 
 def _predictions(seen: Seen, scores: NDArray[Any]) -> set[str]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 from os import fspath
 from pathlib import Path
-from typing import Any, Self, Unpack, cast
+from typing import Any, NamedTuple, Self, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ from calibrant.files.formats.text import HeaderlessError
 from calibrant.files.gate import PARTLY, UnpackedError, check_regular, readable
 from calibrant.files.opening import is_folder, is_url
 from calibrant.files.options import ReadFields, ReadOptions
-from calibrant.files.proposing import command, proposals
+from calibrant.files.proposing import command, of_models, proposals
 from calibrant.files.schema import ONE_SCORE, TOP_ONLY, FileKind, choose
 from calibrant.files.unpacking import below_a_header, through_a_pipe
 from calibrant.predictions.binary import check_one_score
@@ -49,6 +49,8 @@ from calibrant.predictions.rows import softmax
 LOOKS = (LooksLikeProbabilitiesWarning, NoCommonNamesWarning)
 # What it may mean if labels don't go with the scores (`Finding.what`).
 OF_LABELS = ("labels from", "chance", "sorted", "turned round", "other class", "predictions")
+# A row for each class (`Finding.what`).
+LONG = "long table"
 # Probabilities are written with few digits.
 SAME_PROBABILITY = 0.02
 # Rows that are looked at before all others, and that a proposed command is tried on.
@@ -63,13 +65,20 @@ class MisreadError(PredictionsError):
 
     Attributes:
         fix: options that read them otherwise.
+        what: a word for what they look like.
     """
 
     def __init__(
-        self, reason: str, details: str = "", line: str = "", *, fix: ReadOptions | None = None
+        self,
+        reason: str,
+        details: str = "",
+        line: str = "",
+        *,
+        fix: ReadOptions | None = None,
+        what: str = "",
     ) -> None:
         super().__init__(reason, details, line)
-        self.fix = fix
+        self.fix, self.what = fix, what
 
 
 def otherwise(
@@ -120,6 +129,7 @@ def judge(
                 f"{where}: {finding.sentence}",
                 f"if it is right as it is: {keep}",
                 fix=otherwise(finding.fix) if finding.fix else None,
+                what=finding.what,
             )
         if not said:
             warn_caller(MisreadWarning(f"{where}: {finding.sentence}"))
@@ -472,14 +482,22 @@ def proposing(where: str, options: ReadOptions) -> Generator[None]:
     try:
         yield
     except PredictionsError as error:
-        if error.line or not (line := propose(where, options, error)):
+        if error.line or not (found := propose(where, options, error)):
             raise
-        raise PredictionsError(error.reason, error.details, line) from error
+        details = "; ".join(part for part in (found.note, error.details) if part)
+        raise PredictionsError(error.reason, details, found.line) from error
+
+
+class Proposal(NamedTuple):
+    """A command that reads a file, and what has to be said of it."""
+
+    line: str
+    note: str = ""
 
 
 def propose(
     where: str, options: ReadOptions, error: PredictionsError | None = None, *, piped: bool = False
-) -> str | None:
+) -> Proposal | None:
     """Return a command that reads a file which can't be read, or None where that leaves doubts.
 
     Args:
@@ -490,9 +508,10 @@ def propose(
     """
     if isinstance(error, UnpackedError):
         partly = PARTLY in str(error) and reads(where, options, options, partly=True)
-        return f"{command(where, options)} --workers 1" if partly else None
+        return Proposal(f"{command(where, options)} --workers 1") if partly else None
     if isinstance(error, HeaderlessError):
-        return below_a_header(error)
+        line = below_a_header(error)
+        return None if line is None else Proposal(line)
     if isinstance(error, MisreadError):
         ways = [] if error.fix is None else [[error.fix]]
         if error.fix is not None and error.fix.are == "confidence":  # of which columns?
@@ -502,17 +521,21 @@ def propose(
     for tried in ways:
         found = [o for o in tried if o != options and reads(where, o, options)]
         if found:
-            return command(where, found[0]) if len(found) == 1 else None
+            note = of_models(found) if len(found) > 1 else ""
+            return Proposal(command(where, found[0]), note) if note or len(found) == 1 else None
 
     def line_of(place: str, own: ReadOptions) -> str | None:
         if reads(place, own, options):
             return command(place, own)
-        return propose(place, own, piped=True)
+        own_line = propose(place, own, piped=True)
+        return None if own_line is None or own_line.note else own_line.line
 
-    if piped or isinstance(error, MisreadError):  # its cells are read as they should
+    long = isinstance(error, MisreadError) and error.what == LONG
+    if piped or (isinstance(error, MisreadError) and not long):  # its cells are read as they should
         return None
     with suppress(Exception):
-        return through_a_pipe(where, options, error, line_of)
+        line = through_a_pipe(where, options, error, line_of, long=long)
+        return None if line is None else Proposal(line)
     return None
 
 

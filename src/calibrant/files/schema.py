@@ -73,7 +73,7 @@ EXPECTED_COLUMNS = (
 _HINT = "--scores with --are, and --labels, name other columns"
 # What follows the name of a class in those of columns.
 OF_SCORES = re.compile(
-    r"[\W_](probs?|proba|probability|logits?|scores?|conf|confidence|softmax|percent|pct|prediction)$",
+    r"[\W_](probs?|proba|probability|logits?|scores?|conf|confidence|softmax|percent|pct|pred(iction)?)$",
     flags=re.I,
 )
 # A message should stay readable when a file has a thousand columns.

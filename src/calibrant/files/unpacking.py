@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import shlex
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from itertools import permutations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -20,14 +22,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.errors import PredictionsError
-from calibrant.files.formats import FORMATS, open_rows
+from calibrant.files.formats import FORMATS, open_rows, plain_name
 from calibrant.files.formats.base import ArrayReader
 from calibrant.files.formats.cells import NUMBER
 from calibrant.files.formats.text import HeaderlessError
-from calibrant.files.gate import MOST_DOCUMENT_BYTES, NotUtf8Error
+from calibrant.files.gate import (
+    MOST_DOCUMENT_BYTES,
+    PACKED,
+    NotUtf8Error,
+    optional,
+    unpacked,
+)
 from calibrant.files.opening import extension_of, is_url, open_binary, size_of
 from calibrant.files.options import FormatName, ReadOptions
-from calibrant.files.seeing import ROWS, kind_of_rows
+from calibrant.files.seeing import ROWS, is_one_hot, kind_of_rows
 
 # No row of so few is left out.
 FEW = 20
@@ -74,6 +82,17 @@ LOADED = {
 }
 
 
+# How pandas reads tables, by the extension of their files; columns of one that are looked at.
+TABLES: dict[str, tuple[str, dict[str, Any]]] = {
+    ".csv": ("read_csv", {}),
+    ".tsv": ("read_csv", {"sep": "\t"}),
+    ".jsonl": ("read_json", {"lines": True}),
+    ".ndjson": ("read_json", {"lines": True}),
+    ".parquet": ("read_parquet", {}),
+}
+MOST_TABLE = 32
+
+
 class Written(NamedTuple):
     """What another program would write of a file: what is typed, the extension, and that itself."""
 
@@ -87,6 +106,8 @@ def through_a_pipe(
     options: ReadOptions,
     error: PredictionsError | None,
     line_of: Callable[[str, ReadOptions], str | None],
+    *,
+    long: bool = False,
 ) -> str | None:
     """Return a command that writes a file anew and reads what comes from standard input.
 
@@ -95,17 +116,24 @@ def through_a_pipe(
         options: how it should be read.
         error: why it isn't.
         line_of: returns the command that reads a file, or None.
+        long: whether it is known to hold a row for each class, so that nothing else is tried.
     """
     if is_url(where) or not Path(where).is_file():  # nor has a pipe, which may never end
         return None
-    if extension_of(where) not in (".zip", *LOADED):  # a table of another name
+    if not long and extension_of(where) not in (
+        ".zip",
+        *PACKED,
+        *LOADED,
+    ):  # a table of another name
         try:
             open_rows(where, options.but(format="csv")).held.close()
         except HeaderlessError as headerless:
             return below_a_header(headerless)
         except PredictionsError:
             pass
-    for typed, extension, held in _written_anew(where, options, error):
+    for typed, extension, held in (
+        _reshaped(where) if long else _written_anew(where, options, error)
+    ):
         forms: list[FormatName] = [n for n, each in FORMATS.items() if extension in each.extensions]
         with TemporaryDirectory() as folder:
             place = str(Path(folder) / "rows")
@@ -126,6 +154,11 @@ def _written_anew(
             with archive.open(member) as part:
                 held = part.read(MOST_DOCUMENT_BYTES)
         yield Written(f"unzip -p {name}", extension_of(member.filename), held)
+    elif extension in PACKED and plain_name(where) == where:  # text is read as it is
+        inner = extension_of(where.removesuffix(extension))
+        with open_binary(where) as file:
+            held = unpacked(file, where).read()
+        yield Written(f"{PACKED[extension][2].replace('-k', '-c')} {name}", inner, held)
     elif isinstance(error, NotUtf8Error) and b"\0" not in (held := Path(where).read_bytes()):
         text = held.decode("cp1252").encode()
         yield Written(f"iconv -f WINDOWS-1252 -t UTF-8 {name}", extension, text)
@@ -134,6 +167,8 @@ def _written_anew(
         yield from _rearranged(where, options)
     elif (options.format or "csv") in ("csv", "tsv") and size_of(where) <= MOST_TRIED:
         yield from _as_table(Path(where).read_bytes(), name)
+        with suppress(Exception):  # whatever is wrong with it
+            yield from _reshaped(where)
         yield from _below_titles(where, name)
 
 
@@ -193,6 +228,75 @@ def _as_table(held: bytes, name: str) -> Iterator[Written]:
     if header and header in (lines := rest.split(b"\n")):
         text = b"\n".join([header, *(line for line in lines if line != header)])
         yield Written(f"awk 'NR == 1 {{h = $0}} NR == 1 || $0 != h' {name}", ".csv", text)
+
+
+def _reshaped(where: str) -> Iterator[Written]:
+    """Yield a table with a row for each class, or a column for each label, in the usual shape."""
+    read, most = TABLES.get(extension_of(plain_name(where))), size_of(where) <= MOST_TRIED
+    if read is None or not most:
+        return
+    pandas = optional("pandas", "pandas", "frames")
+    name, keywords = read
+    table = getattr(pandas, name)(where, **keywords)
+    if len(table) < FEW:
+        return
+    said = "".join(f", {key}={value!r}" for key, value in keywords.items())
+    for typed, found in (*_of_long(table), *_of_labels(table)):
+        code = f"import sys, pandas as pd; t = pd.{name}({json.dumps(where)}{said}); {typed}"
+        code += ".to_csv(sys.stdout, index=False)"
+        yield Written(f"python -c {shlex.quote(code)}", ".csv", found.to_csv(index=False).encode())
+
+
+def _of_long(table: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what makes one row of the rows that one prediction has for each class, and these."""
+    many: dict[str, int] = table.nunique().to_dict()
+    whole = [name for name in table if table[name].dtype.kind in "iubOTU"]
+    pairs = [
+        (one, other)
+        for one, other in permutations(whole[:MOST_TABLE], 2)
+        if 1 < many[one] < many[other] and many[one] * many[other] == len(table)
+    ]
+    for kind, key in pairs:
+        rows = table.groupby(key)
+        scores = [n for n in table if table[n].dtype.kind == "f" and rows[n].nunique().max() > 1]
+        if len(scores) != 1 or table.duplicated([key, kind]).any():
+            continue
+        for truth in (name for name in whole if name not in (kind, key)):
+            by_class = table[truth].isin((0, 1)).all() and (rows[truth].sum() == 1).all()
+            once = rows[truth].nunique().max() == 1 and table[truth].isin(table[kind]).all()
+            if not by_class and not once:
+                continue
+            t, typed = table, ""
+            t, typed = table, ""
+            k, y, of, score = map(json.dumps, (key, truth, kind, scores[0]))
+            if by_class:
+                right = table[table[truth] == 1].set_index(key)[kind]
+                t = table.assign(**{truth: table[key].map(right)})
+                typed = f"t[{y}] = t[{k}].map(t[t[{y}] == 1].set_index({k})[{of}]); "
+            wide = t.pivot(index=[key, truth], columns=kind, values=scores[0])
+            stems = {"probs": "prob_", "logits": "logit_"}
+            stem = stems.get(str(kind_of_rows(wide.to_numpy())), "score_")
+            typed += f"t.pivot(index=[{k}, {y}], columns={of}, values={score})"
+            yield (
+                f'{typed}.add_prefix("{stem}").reset_index()',
+                wide.add_prefix(stem).reset_index(),
+            )
+
+
+def _of_labels(table: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what makes one column of those of which each says whether it is the class."""
+    hot = [name for name in table if table[name].dtype.kind in "iub" and table[name].max() == 1]
+    if len(hot) < 2 or "label" in table or not is_one_hot(table[hot].to_numpy()):
+        return
+    rest = table.drop(columns=hot)
+    for typed, labels in (
+        ("t[h].idxmax(axis=1)", table[hot].idxmax(axis=1)),
+        ("t[h].to_numpy().argmax(axis=1)", table[hot].to_numpy().argmax(axis=1)),
+    ):
+        yield (
+            f"h = {json.dumps(hot)}; t.assign(label={typed}).drop(columns=h)",
+            rest.assign(label=labels),
+        )
 
 
 def _below_titles(where: str, name: str) -> Iterator[Written]:

@@ -233,7 +233,8 @@ def check_no_labels(path: str, reading: Reading) -> None:
         return
     ways = [way for name in names if name not in others for way in _called_outcomes(name, read)]
     lines = [command(path, way) for way in ways if _reads(path, way)]
-    line = lines[0] if len(lines) == 1 else propose(path, read)
+    found = None if len(lines) == 1 else propose(path, read)
+    line = lines[0] if len(lines) == 1 else None if found is None else found.line
     words = [] if line is None else shlex.split(line)
     told = [words[i : i + 2] for i, word in enumerate(words) if word in ("--labels", "--correct")]
     if line is None or not told or told[0][1] in others:

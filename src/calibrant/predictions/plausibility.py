@@ -79,7 +79,7 @@ class Look:
         self.n, self.at = n, 0
         self._places: IntArray | None = None
         self._parts: list[RowTable] = []
-        self._first: list[FloatArray] = []
+        self._first: list[tuple[FloatArray, IntArray | None]] = []
         self._bits: list[NDArray[np.uint64]] = []
         self._sums = np.zeros(4)
 
@@ -95,7 +95,11 @@ class Look:
         if rows.binary:
             chances = to_numpy(rows.scores[:, 1])
             self._sums += _sums_of_events(chances, rows.known_labels)
-            self._first.append(chances[: max(ROWS - self.at, 0)])
+        if rows.binary or rows.kind == "toplabel":
+            first = slice(max(ROWS - self.at, 0))
+            chances = to_numpy(rows.scores if rows.top_only else rows.scores[:, 1])[first]
+            truth = None if rows.known_labels is None else rows.known_labels[first]
+            self._first.append((chances, truth))
         # Copies matter to intervals and splits, so rows without labels may be there twice.
         labelled = rows.known_labels is not None and rows.grid is None
         if labelled and not (rows.top_only or rows.binary):
@@ -110,7 +114,10 @@ class Look:
         seen = _Seen(self._parts)
         found = [*seen.of_scores()]
         if self._first:
-            found += _long_table(np.concatenate(self._first), seen)
+            chances, labels = zip(*self._first, strict=True)
+            known = [part for part in labels if part is not None]
+            found += _long_table(np.concatenate(chances), seen)
+            found += _long_labels(np.concatenate(known), seen) if known else []
             found += [] if found else _shuffled_long_table(self._sums, self.n, seen)
         if len(seen.scores) == self.n:
             found += summary_row(seen.scores)
@@ -280,7 +287,7 @@ def _descends(scores: NDArray[Any]) -> bool:
 
 def _long_table(chances: FloatArray, seen: _Seen) -> Iterator[Finding]:
     """Yield rows that are the classes of one prediction, one below the other."""
-    if seen.kind != "probs" or seen.many or len(chances) < FEW:
+    if seen.kind == "logits" or seen.many or len(chances) < FEW:
         return
     running = np.cumsum(chances)
     after = np.flatnonzero(np.abs(running[: len(chances) // 10] - 1) <= 1e-3)
@@ -295,9 +302,30 @@ def _long_table(chances: FloatArray, seen: _Seen) -> Iterator[Finding]:
             f"the {width} classes of one prediction; write one row for each prediction, with a "
             "column for each class",
             {},
-            {"are": "prob"},
+            {"are": "confidence" if seen.top_only else "prob"},
             certain=True,
         )
+
+
+def _long_labels(labels: IntArray, seen: _Seen) -> Iterator[Finding]:
+    """Yield log odds of which one in every block of rows is that of the event, as of a class."""
+    ones = np.flatnonzero(labels)[:2].tolist()
+    if seen.kind != "logits" or seen.many or len(ones) < 2:
+        return
+    # The first stands in the first block, the second in the second.
+    widest = min(ones[1], len(labels) // FEW)
+    for width in range(max(3, ones[0] + 1, ones[1] // 2 + 1), widest + 1):
+        blocks = labels[: len(labels) // width * width].reshape(-1, width)
+        if (blocks.sum(axis=1) == 1).all():
+            yield Finding(
+                "long table",
+                f"one of every {width} consecutive rows has the label 1, so they may be the "
+                f"{width} classes of one prediction; if so, write one row for each prediction, "
+                "with a column for each class",
+                {},
+                {"are": "logit"},
+            )
+            return
 
 
 def _sums_of_events(chances: FloatArray, labels: IntArray | None) -> FloatArray:

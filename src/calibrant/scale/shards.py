@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from pathlib import Path
@@ -48,6 +49,8 @@ Where = str | PathLike[str]
 # Manifests that name manifests, one within the other.
 MOST_MANIFESTS = 8
 MANIFESTS = (".txt", ".list", ".manifest", ".json")
+# Characters of a line that is shown.
+SHOWN = 60
 # Says, in a folder of calibrated shards, what calibrated them.
 RECORD = "calibrant-apply.json"
 # What Hugging Face's `save_to_disk` leaves beside its Arrow files.
@@ -171,9 +174,23 @@ def _of_manifest(where: str, above: tuple[str, ...]) -> Iterator[str]:
     if not names:
         raise PredictionsError(f"{where}: the manifest names no files")
     folder = where.rpartition("/")[0] if is_url(where) else str(Path(where).parent)
+    if not (is_url(where) or _may_name_files(names[0], folder)):
+        raise PredictionsError(
+            f"{where}: is read as a list of files, for it ends in {extension_of(where)}, but "
+            f"'{names[0][:SHOWN]}' is none; if it holds rows, say their format (format=, --format)"
+        )
     for name in names:
         here = is_url(name) or (not is_url(folder) and Path(name).is_absolute())
         yield from _files_of(name if here else within(folder, name), (*above, where))
+
+
+def _may_name_files(line: str, folder: str) -> bool:
+    """Return whether a line of a manifest looks like a place, or is one."""
+    if is_url(line) or _is_pattern(line) or _has_format(line) or extension_of(line) in MANIFESTS:
+        return True
+    with suppress(OSError, ValueError):  # no name that a system has
+        return Path(folder, line).exists()
+    return False
 
 
 def by_number(place: str) -> list[tuple[int, int | str]]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from pathlib import Path
 from typing import NamedTuple
 
 from calibrant.core.errors import PredictionsError
@@ -75,6 +76,8 @@ FORMATS: dict[FormatName, Format] = {
 _OF_EXTENSION = {e: each for n, each in FORMATS.items() for e in each.extensions if n != "json"}
 EXTENSIONS = tuple(_OF_EXTENSION)
 WRITTEN = tuple(end for end, each in _OF_EXTENSION.items() if each.writer)
+# No more arrays are named that may belong to another.
+MOST_BESIDE = 8
 _PICKLES = (".pkl", ".pickle", ".joblib")
 _EXCEL = (".xlsx", ".xls", ".ods")
 # What is typed to unpack a file, by its extension.
@@ -104,9 +107,8 @@ def format_of(where: str, known: tuple[str, ...] = EXTENSIONS) -> Format:
             "numpy.savez (.npz) or as .safetensors"
         )
     if extension in _UNPACK:
-        raise PredictionsError(
-            f"{where}: is packed; unpack it first: {_UNPACK[extension]} {shlex.quote(where)}"
-        )
+        names = shlex.join([where, *_packed_beside(where)])
+        raise PredictionsError(f"{where}: is packed; unpack it first: {_UNPACK[extension]} {names}")
     if extension in _EXCEL:
         held = shlex.quote(
             f"import pandas; pandas.read_excel({where!r}).to_csv({where + '.csv'!r})"
@@ -128,6 +130,15 @@ def format_of(where: str, known: tuple[str, ...] = EXTENSIONS) -> Format:
             f"{', or say the format (format=, --format)' if known is EXTENSIONS else ''}"
         )
     return _OF_EXTENSION[extension]
+
+
+def _packed_beside(where: str) -> list[str]:
+    """Return the packed arrays, such as labels, that lie beside one and may belong to it."""
+    inner, _, last = where.rpartition(".")
+    if extension_of(inner) not in FORMATS["npy"].extensions or is_url(where):
+        return []
+    found = sorted(str(place) for place in Path(where).parent.glob(f"*.npy.{last}"))
+    return [place for place in found if place != where][:MOST_BESIDE]
 
 
 def open_rows(where: str, options: ReadOptions) -> RowReader:

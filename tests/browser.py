@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +24,6 @@ SWITCHES = (
 )
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium on the PATH")
 SCREENS = (390, 768, 1440)
-FRAMES = "".join(
-    f'<iframe width="{wide}" height="800" src="inner.html"></iframe>' for wide in SCREENS
-)
-OUTER = f"""<body><pre id="check"></pre>{FRAMES}
-<script>const out = document.getElementById("check"), found = {{}};
-addEventListener("message", (e) => {{
-  found[e.data.width] = e.data.wide;
-  if (Object.keys(found).length === {len(SCREENS)}) out.textContent = JSON.stringify(found);
-}});
-</script></body>"""
 INNER = """<script type="module">
 await new Promise((done) => setTimeout(done, 100));
 const root = document.documentElement;
@@ -40,6 +31,7 @@ parent.postMessage({ wide: root.scrollWidth - root.clientWidth, width: innerWidt
 </script></body>"""
 
 
+# What axe says comes before there are frames in the page.
 AXE = """
 for (const details of document.querySelectorAll("details")) {
   details.open = true;
@@ -49,9 +41,24 @@ const found = await axe.run(document);
 seen.checked = found.passes.length;
 seen.violations = found.violations.map((v) => [v.id, v.nodes.map((n) => n.html.slice(0, 120))]);
 """
+WIDTHS = f"""
+seen.sideways = await new Promise((done) => {{
+  const over = {{}};
+  addEventListener("message", (e) => {{
+    over[e.data.width] = e.data.wide;
+    if (Object.keys(over).length === {len(SCREENS)}) done(over);
+  }});
+  for (const width of {list(SCREENS)}) {{
+    const frame = Object.assign(document.createElement("iframe"), {{ width, height: 800 }});
+    frame.src = "inner.html";
+    frame.style = "position: absolute; border: 0; max-width: none";  // whatever the page's style is
+    document.body.append(frame);
+  }}
+}});
+"""
 
 
-def seen_in(page: Path, folder: Path, script: str, hash: str = "", width: int = 1280) -> Any:
+def seen_in(page: Path, folder: Path, script: str, hash: str = "") -> Any:
     """Return what a script, which sets `seen` and may wait, saw of a page."""
     check = f"""<script type="module">
 const seen = {{}};
@@ -61,23 +68,16 @@ out.id = "check";
 out.textContent = JSON.stringify(seen);
 document.body.append(out);
 </script>"""
-    (folder / "check.html").write_text(
-        page.read_text(encoding="utf-8").replace("</body>", check + "</body>"), encoding="utf-8"
-    )
-    seen = _check_in(folder / "check.html", folder, width, hash)
-    assert "error" not in seen, seen["error"]
-    return seen
-
-
-def _check_in(page: Path, folder: Path, width: int, hash: str = "") -> Any:
-    """Return what a page writes into its element `check`, as JSON."""
+    checked = folder / "check.html"
+    text = page.read_text(encoding="utf-8")
+    checked.write_text(text.replace("</body>", check + "</body>"), encoding="utf-8")
     done = subprocess.run(
         [
             str(BROWSER),
             *SWITCHES.split(),
-            f"--window-size={width},900",
+            "--window-size=1280,900",
             f"--user-data-dir={folder / 'profile'}",
-            page.as_uri() + hash,
+            checked.as_uri() + hash,
         ],
         capture_output=True,
         text=True,
@@ -86,7 +86,9 @@ def _check_in(page: Path, folder: Path, width: int, hash: str = "") -> Any:
     )
     found = re.search(r'<pre id="check">(.*?)</pre>', done.stdout, re.DOTALL)
     assert found, done.stderr[-2000:]
-    return json.loads(html.unescape(found[1]))
+    seen = json.loads(html.unescape(found[1]))
+    assert "error" not in seen, seen["error"]
+    return seen
 
 
 def allowing_scripts(page: str) -> str:
@@ -97,21 +99,21 @@ def allowing_scripts(page: str) -> str:
     return page.replace(policy, f"{policy}; script-src 'unsafe-inline'")
 
 
-def sideways(page: Path, folder: Path) -> dict[int, int]:
-    """Return by how many pixels a page is wider than each of the screens."""
-    text = page.read_text(encoding="utf-8").replace("</body>", INNER)
-    (folder / "inner.html").write_text(allowing_scripts(text), encoding="utf-8")
-    (folder / "outer.html").write_text(OUTER, encoding="utf-8")
-    found = _check_in(folder / "outer.html", folder, 1600)
-    return {int(wide): over for wide, over in found.items()}
+def assert_fits_screens_and_passes_axe(page: Path, folder: Path) -> None:
+    """Hold a page to no scrolling sideways on any screen and, if axe-core is there, to axe.
 
-
-def violations(page: Path, folder: Path) -> list[Any]:
-    """Return what axe finds wrong with a page, its details opened; skips without axe-core."""
-    pytest.importorskip("axe_core_python", reason="axe-core is not there")
-    axe = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
-    text = page.read_text(encoding="utf-8").replace("</body>", f"<script>{axe}</script></body>")
-    (folder / "axe.html").write_text(allowing_scripts(text), encoding="utf-8")
-    seen = seen_in(folder / "axe.html", folder, AXE)
+    Both in one window, as a browser takes longer to start than to look.
+    """
+    text = allowing_scripts(page.read_text(encoding="utf-8"))
+    (folder / "inner.html").write_text(text.replace("</body>", INNER), encoding="utf-8")
+    with_axe = find_spec("axe_core_python") is not None
+    axe = files("axe_core_python").joinpath("axe.min.js").read_text("utf-8") if with_axe else ""
+    outer = text.replace("default-src 'none'", "default-src 'none'; frame-src file:")
+    outer = outer.replace("</body>", f"<script>{axe}</script></body>")
+    (folder / "outer.html").write_text(outer, encoding="utf-8")
+    seen = seen_in(folder / "outer.html", folder, AXE * with_axe + WIDTHS)
+    assert seen["sideways"] == {str(width): 0 for width in SCREENS}, seen["sideways"]
+    if not with_axe:
+        pytest.skip("axe-core is not there")
     assert seen["checked"] > 20
-    return seen["violations"]
+    assert seen["violations"] == [], seen["violations"]

@@ -30,16 +30,19 @@ def tabulated(logits: np.ndarray, reference: float = 1.0) -> TabulatedCurve:
     return TabulatedCurve.build(logits, logits.max(axis=1), reference)
 
 
+def gaps_to_top(logits: np.ndarray) -> np.ndarray:
+    return logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+
+
 def exact(logits: np.ndarray, beta: float) -> np.ndarray:
-    gaps = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    return logsumexp(beta * gaps, axis=1)
+    return logsumexp(beta * gaps_to_top(logits), axis=1)
 
 
 def worst_error(logits: np.ndarray, reference: float = 1.0) -> float:
     """Largest error of the table's confidence over its promised range."""
-    table = tabulated(logits, reference)
+    table, gaps = tabulated(logits, reference), gaps_to_top(logits)
     return max(
-        float(np.abs(np.exp(-table.evaluate(b).value) - np.exp(-exact(logits, b))).max())
+        float(np.abs(np.exp(-table.evaluate(b).value) - 1 / np.exp(b * gaps).sum(axis=1)).max())
         for b in BETAS * reference
     )
 

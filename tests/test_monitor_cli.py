@@ -244,7 +244,7 @@ def test_a_hundred_kills_lose_no_row_and_count_none_twice(tmp_path):
 
 def test_an_alarm_is_a_line_of_json_a_metric_and_a_command_once(run, tmp_path):
     (tmp_path / "rows.jsonl").write_text(lines(*drifting()))
-    words = ("rows.jsonl", "--state", "state", "--metrics-out", "m.prom")
+    words = ("rows.jsonl", "--state", "state", "--refit", "platt", "--metrics-out", "m.prom")
     ended = run(*words, "--on-alarm", "cat >> alarms.jsonl")
     said = [json.loads(line) for line in ended.err.splitlines()]
     told = [json.loads(line) for line in (tmp_path / "alarms.jsonl").read_text().splitlines()]
@@ -292,7 +292,7 @@ def test_outcomes_come_apart_and_late(run, tmp_path):
         json.dumps({"id": key, "label": int(y)}) for key, y in zip(ids, right.tolist(), strict=True)
     ]
     (tmp_path / "said.jsonl").write_text("\n".join(predictions))
-    words = ("said.jsonl", "--state", "state")
+    words = ("said.jsonl", "--state", "state", "--refit", "platt")
     first = run(*words)
     assert first.code == 0
     assert "No row with an outcome yet." in first.out
@@ -429,7 +429,7 @@ def test_replicas_are_shown_together(run, tmp_path):
     said, right = drifting(change=0, slope=0.6)
     for k in range(2):
         (tmp_path / f"{k}.jsonl").write_text(lines(said[k::2], right[k::2]))
-        run(f"{k}.jsonl", "--state", f"{k}.state")
+        run(f"{k}.jsonl", "--state", f"{k}.state", "--refit", "platt")
     ended = run("--merge", "0.state", "--merge", "1.state", "--json", "-")
     whole = cb.Monitor()
     whole.update(said, right)

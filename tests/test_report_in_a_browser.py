@@ -14,7 +14,13 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from browser import BROWSER, SCREENS, SWITCHES, needs_browser, seen_in, sideways, violations
+from browser import (
+    BROWSER,
+    SWITCHES,
+    assert_fits_screens_and_passes_axe,
+    needs_browser,
+    seen_in,
+)
 
 import calibrant as cb
 from calibrant.decision import decide_by
@@ -402,8 +408,7 @@ def test_a_page_passes_axe_and_no_screen_scrolls_it_sideways(
     if kind != "comparison":
         page = tmp_path / "r.html"
         shown(kind, labelled_logits)(page)
-    assert sideways(page, tmp_path) == dict.fromkeys(SCREENS, 0)
-    assert violations(page, tmp_path) == []
+    assert_fits_screens_and_passes_axe(page, tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("pdftotext") is None, reason="no pdftotext on the PATH")

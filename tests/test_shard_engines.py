@@ -102,8 +102,9 @@ def test_a_cluster_says_the_same_with_a_worker_killed_in_the_middle(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_scheduler_that_doesnt_answer_is_said() -> None:
+def test_a_scheduler_that_doesnt_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
+    monkeypatch.setattr("calibrant.scale.engines.ANSWER_SECONDS", 1)
     with pytest.raises(InputError, match="no Dask scheduler answers at"):
         list(cb.Engine("dask", scheduler="tcp://127.0.0.1:9").run(str, ["a"]))
 

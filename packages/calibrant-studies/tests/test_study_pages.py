@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import SCREENS, needs_browser, sideways, violations
+from browser import assert_fits_screens_and_passes_axe, needs_browser
 
 import calibrant as cb
 import calibrant_studies as studies
@@ -91,8 +91,7 @@ def test_the_page_of_a_study_passes_axe_and_fits_every_screen(
 ) -> None:
     page = tmp_path / "study.html"
     page.write_text(written_for(result, page), encoding="utf-8")
-    assert violations(page, tmp_path) == []
-    assert sideways(page, tmp_path) == dict.fromkeys(SCREENS, 0)
+    assert_fits_screens_and_passes_axe(page, tmp_path)
 
 
 def test_the_table_has_values_marks_what_was_published_and_ranks(result: StudyResult) -> None:

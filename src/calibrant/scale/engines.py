@@ -48,6 +48,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 # A shard whose worker was killed goes to another one so many times.
 RETRIES = 3
+# How long a scheduler may take to answer.
+ANSWER_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -281,7 +283,7 @@ def _on_dask(
 def _client(distributed: Any, workers: int, scheduler: str | None) -> Generator[Any]:
     if scheduler is not None:
         try:
-            client = distributed.Client(scheduler, timeout=10)
+            client = distributed.Client(scheduler, timeout=ANSWER_SECONDS)
         except CalibrantError:
             raise
         except Exception as error:  # a wrong address fails in many ways

@@ -14,7 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import people_files_further  # noqa: F401 - it registers its files
+import people_files_of_tools  # noqa: F401 - as does this
 import pytest
+from people_files import CASES
 
 from calibrant.cli.app import run
 from calibrant.core.errors import PredictionsError
@@ -267,3 +270,39 @@ def test_damaged_files_of_the_review_end_in_one_sentence(name: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert len([line for line in done.stderr.splitlines() if line.startswith("error:")]) == 2
+
+
+ALL_IN_ONE = """
+import contextlib, io, pathlib, resource, sys
+from calibrant.cli.app import run
+
+for count, place in enumerate(sys.argv[1:]):
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert run(["calibrant", "measure", place, "--resamples", "20"]) in (0, 2)
+    if not count:  # the libraries are there
+        pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + 10 * pathlib.Path(place).stat().st_size
+        most += 500 * 2**20
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is read as Linux says")
+def test_files_as_people_have_them_take_ten_times_the_file_and_half_a_gigabyte(
+    tmp_path: Path,
+) -> None:
+    names = ["one_hot_columns_bare_names", "parquet_of_lists", "plain_npz", "pandas_index"]
+    names += ["one_json_array", "long_table", "table_of_markdown", "two_models_in_arrays"]
+    places: list[str] = []
+    for name in names:
+        (tmp_path / name).mkdir()
+        places.append(str(CASES[name].write(tmp_path / name)))
+    done = subprocess.run(
+        [sys.executable, "-c", ALL_IN_ONE, *places],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr

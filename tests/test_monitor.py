@@ -192,6 +192,26 @@ def test_windows_are_measured_as_the_rows_would_be():
         assert (window.ece_low, window.ece_high) == pytest.approx((ece.low, ece.high), abs=0.01)
 
 
+def test_an_error_of_which_two_rows_tell_may_be_as_large_as_their_gap_may_be():
+    right = np.ones(200, dtype=bool)
+    right[:2] = False
+    monitor = cb.Monitor(window=200)
+    monitor.update(np.full(200, 0.99), right)
+    (window,) = monitor.windows()
+    # Its resamples, of two errors, hardly reach .01.
+    assert window.ece_high >= max(-window.gap_low, window.gap_high) > 0.02
+
+
+def test_a_change_began_no_later_than_the_row_that_raised_its_alarm():
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        said = rng.uniform(0.6, 0.95, 400)
+        monitor = cb.Monitor()
+        monitor.update(said, rng.random(400) < np.where(np.arange(400) < 200, said, 0.05))
+        for alarm in monitor.alarms.values():
+            assert alarm.since.low <= alarm.since.row <= alarm.since.high <= alarm.row
+
+
 def test_the_latest_window_is_a_whole_one_where_there_is_one():
     monitor = cb.Monitor(window=100)
     assert monitor.latest_window() is None

@@ -13,6 +13,7 @@ from scipy.stats import norm
 
 import calibrant as cb
 from calibrant.monitor.clusters import UNKNOWN, factors, largest_stakes
+from calibrant.monitor.latest import neighbours
 from calibrant.monitor.planning import plan
 from calibrant.monitor.promise import Promise
 from calibrant.monitor.sequential_tests import ALTERNATIVES, payments
@@ -462,6 +463,15 @@ def test_rows_that_depend_on_their_neighbours_put_the_promise_in_doubt():
     assert clustered.neighbours() is None
 
 
+def test_the_interval_of_a_dependence_holds_none_as_often_as_it_says():
+    rng, held, none = np.random.default_rng(1), 0, np.zeros(400, dtype=np.int64)
+    for _ in range(200):
+        p = rng.uniform(0.5, 1, 400)
+        found = neighbours(p, rng.random(400) < p, none)
+        held += found.low <= 0 <= found.high
+    assert 180 <= held <= 198  # of a binomial at 95 % all but 1 in 500
+
+
 def test_ids_that_begin_alike_show_dependence_where_rows_are_mixed():
     said, right, names = documents(200)
     order = np.random.default_rng(0).permutation(len(said))
@@ -476,6 +486,17 @@ def test_ids_that_begin_alike_show_dependence_where_rows_are_mixed():
     unlike.predict([f"{i:08x}-{i % 7}" for i in order], said[order])
     unlike.learn([f"{i:08x}-{i % 7}" for i in order], correct=right[order])
     assert (unlike.neighbours().by, unlike.neighbours().doubtful) == ("lag", False)
+
+
+def test_the_dependence_within_ids_is_that_of_their_pairs():
+    # Of each id's two rows, the second repeats the first's outcome half of the time.
+    rng = np.random.default_rng(0)
+    first, other, again = (rng.random(1_000) < share for share in (0.75, 0.75, 0.5))
+    right = np.stack([first, np.where(again, first, other)], axis=1).ravel()
+    order = rng.permutation(2_000)
+    found = neighbours(np.full(2_000, 0.75), right[order], order // 2 + 1)
+    assert found.by == "id"
+    assert found.correlation == pytest.approx(0.5, abs=0.08)
 
 
 def test_a_beginning_that_all_ids_share_hides_no_dependence():

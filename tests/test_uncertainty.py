@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 
@@ -126,10 +124,7 @@ def test_the_seed_decides_and_the_number_of_threads_does_not(rows, labelled_logi
     metrics = metrics_named(["ece", "adaece", "smece", "nll", "accuracy"])
     drawn = []
     for threads, seed in ((1, 0), (4, 0), (4, 0), (4, 1)):
-        monkeypatch.setattr(
-            "calibrant.evaluation.bootstrap.ThreadPoolExecutor",
-            lambda *_, threads=threads: ThreadPoolExecutor(threads),
-        )
+        monkeypatch.setattr("calibrant.core.threads.core_count", lambda threads=threads: threads)
         drawn.append(
             (
                 bootstrap(scores, sorted_rows, metrics, 55, seed),

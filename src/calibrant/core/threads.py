@@ -94,6 +94,19 @@ def each_at_once(
     return [found[i] for i in range(len(items))]
 
 
+def mapped(work: Callable[[T], Found], items: Sequence[T]) -> list[Found]:
+    """Return what `work`, in which NumPy does most, makes of each item, on every core.
+
+    What is of one piece stays in the caller's thread: to start others takes longer than small work.
+    """
+    workers = min(worker_count(), len(items))
+    with one_blas_thread():
+        if workers < 2:
+            return list(map(work, items))
+        with ThreadPoolExecutor(workers) as pool:
+            return list(pool.map(work, items))
+
+
 @contextmanager
 def one_blas_thread() -> Generator[None]:
     """Keep the BLAS of NumPy, and of `scipy.linalg` if loaded, to one thread until the end.

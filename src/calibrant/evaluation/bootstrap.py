@@ -14,7 +14,6 @@ So nothing is approximated, and ten thousand rows take a few hundred random numb
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray, places_in_runs
-from calibrant.core.threads import one_blas_thread, worker_count
+from calibrant.core.threads import mapped
 from calibrant.evaluation.at_breakpoints import (
     CurvesAtBreakpoints,
     DrawnCurve,
@@ -188,8 +187,7 @@ def in_batches(
 
 def shared(batch: Callable[[T], Replicates], parts: Iterable[T]) -> Replicates:
     """Return what `batch` makes of the parts, one behind the other, on every core."""
-    with one_blas_thread(), ThreadPoolExecutor(worker_count()) as pool:
-        return joined(list(pool.map(batch, parts)))
+    return joined(mapped(batch, list(parts)))
 
 
 def joined(parts: Sequence[Replicates]) -> Replicates:
@@ -227,9 +225,7 @@ class Draws:
         if sum(self.sizes) * self.number > MOST_KEPT:
             return self
         batches = self.batches()
-        with ThreadPoolExecutor(worker_count()) as pool:
-            drawn = pool.map(self.of, batches)
-            return replace(self, kept=dict(zip(batches, drawn, strict=True)))
+        return replace(self, kept=dict(zip(batches, mapped(self.of, batches), strict=True)))
 
     def batches(self) -> list[range]:
         """Return batches that are worked on together: some `ROWS_TOGETHER` numbers in all."""
@@ -418,7 +414,8 @@ def floor_at_breakpoints(
             metrics, honest_curves(rows, right[:, start : start + SETS_TOGETHER])
         )
 
-    with one_blas_thread(), ThreadPoolExecutor(worker_count()) as pool:
-        for stretch, found in pool.map(draw, parts, generators):
-            right[stretch] += found
-        return joined(list(pool.map(batch, range(0, resamples, SETS_TOGETHER))))
+    for stretch, found in mapped(
+        lambda part: draw(*part), list(zip(parts, generators, strict=True))
+    ):
+        right[stretch] += found
+    return shared(batch, range(0, resamples, SETS_TOGETHER))

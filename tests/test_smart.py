@@ -27,12 +27,12 @@ from calibrant.posthoc.temperature.smart.calibrator import (
     indicator_values,
 )
 from calibrant.posthoc.temperature.smart.fitting import (
+    SoftBinnedCalibration,
     SoftBins,
     Tempered,
     charbonnier_eq6,
     make_objective,
     objective_names,
-    soft_binned_calibration,
 )
 from calibrant.posthoc.temperature.smart.network import TEMPERATURE_FLOOR, TemperatureNetwork
 from calibrant.predictions.rows import softmax, summarize
@@ -156,7 +156,7 @@ def test_soft_bins_that_stay_empty_do_no_harm():
     rows = summarize(np.array([[9.0, 0.0], [8.0, 0.0], [0.0, 9.0]]), [0, 1, 1])
     for width in (1e-3, 1e-2):
         for delta in (0.0, 1e-3):
-            value, gradient = at_its_curves(soft_binned_calibration(SoftBins(15, width), delta))(
+            value, gradient = at_its_curves(SoftBinnedCalibration(SoftBins(15, width), delta))(
                 rows, np.ones(3)
             )
             assert np.isfinite(value)
@@ -166,7 +166,7 @@ def test_soft_bins_that_stay_empty_do_no_harm():
 def test_a_perfectly_calibrated_soft_bin_costs_nothing():
     # Two rows of confidence 1/2, one of them right.
     rows = summarize(np.zeros((2, 2)), [0, 1])
-    value, gradient = at_its_curves(soft_binned_calibration(SoftBins(15, 0.05), 1e-3))(
+    value, gradient = at_its_curves(SoftBinnedCalibration(SoftBins(15, 0.05), 1e-3))(
         rows, np.ones(2)
     )
     assert abs(value) < 1e-12

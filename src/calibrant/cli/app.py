@@ -168,9 +168,12 @@ def run(words: Sequence[str]) -> int:
     with removed_when_killed():
         try:
             take_any_text()
-            code = _called(words)
+            with warnings_to_stderr():
+                code = app(words[1:], prog_name="calibrant", standalone_mode=False) or 0
+            if code == INTERRUPTED:  # some versions of the library turn the exception into the code
+                raise KeyboardInterrupt
             finish_output()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, typer.Abort):
             code = _said(_interrupted(words), INTERRUPTED)
             # Python remembers an interrupt that ended an `exec` of text, as dataclasses have them,
             # and would die of it in the end; the next `exec` makes it forget.
@@ -187,6 +190,19 @@ def run(words: Sequence[str]) -> int:
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             code = _said(f"error: {where}{error.strerror or error}", BAD_INPUT)
+        except SystemExit as ended:
+            # The library's code for a closed pipe; a command with more to do than talk did fail.
+            unread = isinstance(ended.__context__, BrokenPipeError)
+            if not unread or (len(words) > 1 and HELP.isdisjoint(words)):
+                raise
+            finish_output()
+            code = 0
+        except Exception as error:
+            # A wrong use of the command line; its class has moved between versions of the library.
+            sentence = getattr(error, "format_message", None)
+            if sentence is None:
+                raise
+            code = _said(f"error: {_usage_error(error, sentence())}", BAD_INPUT)
     return code
 
 
@@ -220,29 +236,6 @@ def _interrupted(words: Sequence[str]) -> str:
     """Return the sentence after an interrupt, with what to do next."""
     verb = words[1] if len(words) > 1 else ""
     return f"interrupted: {AFTER_AN_INTERRUPT.get(verb, START_AGAIN)}"
-
-
-def _called(words: Sequence[str]) -> int:
-    try:
-        with warnings_to_stderr():
-            code = app(words[1:], prog_name="calibrant", standalone_mode=False) or 0
-    except typer.Abort as error:
-        raise KeyboardInterrupt from error
-    except SystemExit as ended:
-        # The library's code for a closed pipe; a command that has more to do than talk did fail.
-        unread = isinstance(ended.__context__, BrokenPipeError)
-        if unread and (len(words) == 1 or not HELP.isdisjoint(words)):
-            return 0
-        raise
-    except Exception as error:
-        # A wrong use of the command line; its class has moved between versions of the library.
-        sentence = getattr(error, "format_message", None)
-        if sentence is None:
-            raise
-        return _said(f"error: {_usage_error(error, sentence())}", BAD_INPUT)
-    if code == INTERRUPTED:  # some versions of the library turn the exception into the code
-        raise KeyboardInterrupt
-    return code
 
 
 def _usage_error(error: Any, sentence: str) -> str:

@@ -55,6 +55,8 @@ class MapOfEitherForm(ConfidenceMap):
     @property
     def n_parameters(self) -> int:
         """Number of values that the map takes, or all maps together."""
+        if self.form == "top-label":
+            return self.levels
         return sum(part.levels for part in self.maps())
 
     def maps(self) -> list[Self]:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
-from calibrant.core.arrays import FloatArray
+from calibrant.core.arrays import FloatArray, for_each
 from calibrant.core.threads import one_blas_thread
 from calibrant.core.weights import times, total
 from calibrant.posthoc.temperature.smart.fitting import (
@@ -22,7 +22,6 @@ from calibrant.posthoc.temperature.smart.fitting import (
     Penalised,
     SoftBins,
     Tempered,
-    for_each_part,
     forward,
     parts_of,
 )
@@ -270,7 +269,7 @@ def derivatives(
         if loss.rows.n > KEPT_ROWS:
             tempered.forget()
 
-    for_each_part(loss.rows.n, work)
+    for_each(range(len(parts)), work, threaded=loss.rows.n > KEPT_ROWS)
     together = sum(pooled[1:], pooled[0])
     weights = curvature.weights(sum(sums[1:], sums[0]), count)
     return gradients.sum(axis=0), hessians.sum(axis=0) + (together * weights) @ together.T

@@ -227,11 +227,6 @@ class SoftBinnedCalibration:
         return value, _shared(-by_confidence * at.confidence * at.point.slope, rows)
 
 
-def soft_binned_calibration(bins: SoftBins, delta: float) -> Objective:
-    """Return the soft-binned ECE as an objective; see `SoftBinnedCalibration`."""
-    return SoftBinnedCalibration(bins, delta)
-
-
 def charbonnier_eq6(bins: SoftBins, delta: float) -> Objective:
     """The paper's Eq. 6 to the letter: mean_i sum_b w_ib phi(a_i - u_b). Damages calibration."""
 
@@ -257,8 +252,8 @@ def make_objective(
 ) -> Objective:
     """Return the objective that goes by `name`."""
     makers: dict[ObjectiveName, Callable[[], Objective]] = {
-        "charbonnier": lambda: soft_binned_calibration(bins, delta),
-        "soft-ece": lambda: soft_binned_calibration(bins, 0.0),
+        "charbonnier": lambda: SoftBinnedCalibration(bins, delta),
+        "soft-ece": lambda: SoftBinnedCalibration(bins, 0.0),
         "nll": lambda: negative_log_likelihood,
         "label-smoothing": lambda: label_smoothing(smoothing),
         "brier": lambda: brier,
@@ -282,11 +277,6 @@ KEPT_ROWS = 1 << 16
 def parts_of(rows: int) -> list[slice]:
     """Return the parts that rows are worked on in."""
     return [slice(start, start + PART_ROWS) for start in range(0, rows, PART_ROWS)]
-
-
-def for_each_part(rows: int, work: Callable[[int], None]) -> None:
-    """Call `work` with the number of every part of so many rows."""
-    for_each(range(len(parts_of(rows))), work, threaded=rows > KEPT_ROWS)
 
 
 @dataclass(frozen=True)
@@ -333,18 +323,29 @@ class Penalised:
                 if not few:
                     tempered[index].forget()
 
-            for_each_part(self.rows.n, gather)
+            for_each(range(len(parts)), gather, threaded=not few)
             objective = replace(objective, known=sums.sum(axis=0))
+        pull = self.shrinkage / every
 
         def work(index: int) -> None:
-            place, rows = parts[index]
-            value, by_temperature = self._part(tempered[index], temperatures[place], objective)
-            share = total(rows.n, rows.weights) / every
-            values[index], gradient[place] = share * value, share * by_temperature
+            (place, rows), at = parts[index], tempered[index]
+            nll, nll_by_beta = 0.0, 0.0
+            if self.likelihood_weight > 0:
+                nll, nll_by_beta = negative_log_likelihood(at)
+            value, by_beta = objective(at)
             if not few:
-                tempered[index].forget()
+                at.forget()
+            value += self.likelihood_weight * nll
+            by_beta = by_beta + self.likelihood_weight * nll_by_beta
+            bounded = np.minimum(temperatures[place], LARGEST_RELATIVE_TEMPERATURE)
+            log = np.log(bounded)
+            value += pull * mean(log * log, rows.weights)
+            own = total(rows.n, rows.weights)
+            slope = (2 * pull / own * times(log, rows.weights) - by_beta * at.beta) / bounded
+            slope = np.where(self.is_free(temperatures[place]), slope, 0.0)
+            values[index], gradient[place] = own / every * value, own / every * slope
 
-        for_each_part(self.rows.n, work)
+        for_each(range(len(parts)), work, threaded=not few)
         return float(values.sum()), gradient
 
     def beta_of(self, temperatures: FloatArray) -> FloatArray:
@@ -354,23 +355,6 @@ class Penalised:
     def is_free(self, temperatures: FloatArray) -> BoolArray:
         """Return (n,) whether a relative temperature may still rise."""
         return temperatures < LARGEST_RELATIVE_TEMPERATURE
-
-    def _part(
-        self, at: Tempered, temperatures: FloatArray, objective: Objective
-    ) -> tuple[float, FloatArray]:
-        """Return value and gradient as if these rows were all."""
-        bounded, rows = np.minimum(temperatures, LARGEST_RELATIVE_TEMPERATURE), at.rows
-        value, by_beta = objective(at)
-        if self.likelihood_weight > 0:
-            nll, nll_by_beta = negative_log_likelihood(at)
-            value += self.likelihood_weight * nll
-            by_beta = by_beta + self.likelihood_weight * nll_by_beta
-        log = np.log(bounded)
-        pull = self.shrinkage / total(self.rows.n, self.rows.weights)
-        value += pull * mean(log * log, rows.weights)
-        held = 2 * pull / total(rows.n, rows.weights) * times(log, rows.weights)
-        gradient = (held - by_beta * at.beta) / bounded
-        return value, np.where(self.is_free(temperatures), gradient, 0.0)
 
 
 class Network(Protocol):
@@ -415,7 +399,7 @@ def forward(network: Network, inputs: Sequence[Any], rows: int) -> tuple[FloatAr
         if rows <= KEPT_ROWS:
             tapes[index] = tape
 
-    for_each_part(rows, work)
+    for_each(range(len(places)), work, threaded=rows > KEPT_ROWS)
     return temperatures, tapes
 
 
@@ -452,7 +436,7 @@ def fit_network(
             tape = tapes[index] or candidate.forward(parts[index])[1]
             gradients[index] = candidate.backward(tape, by_temperature[places[index]])
 
-        for_each_part(len(inputs), backward)
+        for_each(range(len(parts)), backward, threaded=len(inputs) > KEPT_ROWS)
         return value, gradients.sum(axis=0) + 2 * pull
 
     found = minimize(

@@ -30,7 +30,7 @@ def regret_of_rows(rows: RowScores) -> FloatArray:
 
 def square_gap_of_curves(curves: ResidualCurves) -> FloatArray:
     """Return the square of the mean gap."""
-    whole = curves.between_edges(np.array([0.0, 1.0]))[:, 0] / curves.total
+    whole = curves.between(curves.cuts(np.array([0.0, 1.0])))[:, 0] / curves.total
     return whole**2
 
 

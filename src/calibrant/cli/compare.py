@@ -251,8 +251,8 @@ def _two_sets(
             raise InputError(
                 "--fit-size and --stratify split one file; with --fit and --test leave them out"
             )
-        fit_set, test_set = (Source([str(path)], read, engine).rows() for path in (fit, test))
-        return fit_set, test_set
+        fit_set = Source([str(fit)], read, engine).rows()
+        return fit_set, Source([str(test)], read, engine).rows()
     raise InputError("give either one FILE (with --fit-size) or both --fit FILE and --test FILE")
 
 

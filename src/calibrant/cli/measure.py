@@ -34,7 +34,6 @@ from calibrant.predictions.predictions import Predictions
 
 if TYPE_CHECKING:
     from calibrant.evaluation.groups import GroupedEvaluation
-    from calibrant.evaluation.results import Evaluation
     from calibrant.scale.shards import Shards
 
 Found = tuple[str, dict[str, Any]]
@@ -251,15 +250,6 @@ def _of_rows(
         result.to_html(page, groups=groups or each_label, **names)
     if groups is not None:
         return str(groups), groups.as_dict()
-    text, document = _with_rows_needed(result, options, draw)
-    if each_label is not None:
-        text += f"\n\n{each_label}"
-        document["labels"] = each_label.as_dict()
-    return text, document
-
-
-def _with_rows_needed(result: Evaluation, options: MeasureOptions, draw: DrawOptions) -> Found:
-    """Return a result; if asked for, with the number of rows that tell an ECE from noise."""
     text, document = str(result), result.as_dict()
     if options.rows_for is not None:
         from calibrant.evaluation.power import rows_needed
@@ -267,6 +257,9 @@ def _with_rows_needed(result: Evaluation, options: MeasureOptions, draw: DrawOpt
         size = rows_needed(result.sample, options.rows_for, seed=draw.seed)
         text += f"\n\n{size}"
         document["rows_needed"] = size.as_dict()
+    if each_label is not None:
+        text += f"\n\n{each_label}"
+        document["labels"] = each_label.as_dict()
     return text, document
 
 

@@ -25,9 +25,8 @@ nearly settles their total weight; the rest is drawn from a normal distribution 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -424,7 +423,7 @@ class Cells:
     def rows(self) -> TopLabel:
         """The cells as if each were one row, as right as its rows are."""
         accuracy = self.count[1] / self.count.sum(axis=0)
-        return TopLabel(self.position, accuracy, np.arange(len(self.position)))
+        return RowsOfCells(self.position, accuracy, np.arange(len(self.position)), cells=self)
 
     @cached_property
     def residual(self) -> FloatArray:
@@ -441,19 +440,6 @@ class Cells:
     def chance(self) -> FloatArray:
         """(P,) with which rows are right if they are calibrated."""
         return np.clip(self.confidence.sum(axis=0) / self.count.sum(axis=0), 0.0, 1.0)
-
-    @cached_property
-    def null_shift(self) -> FloatArray:
-        """(P + 1,) what to add to residual curves so that small gaps are drawn towards 0.
-
-        See `ShrunkGaps`: it is what resamples of single rows are given, with the rows of a cell as
-        if they tied.
-        """
-        rows = self.either.in_cells(self.either.rows).astype(np.int64)
-        gaps = ShrunkGaps.of_cells(self.residual, self.count, self.squares, rows)
-        shrunk = gaps.of(slice(None)) * self.count.sum(axis=0)
-        gap = (self.residual * self.count).sum(axis=0)
-        return accumulate((shrunk - gap)[None, :])[0]
 
     def curve(self) -> ResidualCurves:
         """Return the residual curve of all rows."""
@@ -489,26 +475,30 @@ class Cells:
         near = np.abs(sums - total) < 1e-9 * total
         weight = np.where(near, np.minimum(weight, total), weight)
         weight[:, -1:] = np.where(near, total, sums)
-        return CellCurves(self, residual, np.broadcast_to(weight, residual.shape))
+        return ResidualCurves(self.rows, residual, np.broadcast_to(weight, residual.shape))
 
 
-class CellCurves(ResidualCurves):
-    """Residual curves over cells.
+@dataclass(frozen=True, eq=False)
+class RowsOfCells(TopLabel):
+    """Cells as if each were one row, of which resamples are drawn as those of the rows in them.
 
-    Args:
+    Attributes:
         cells: the cells.
-        residual: (R, P + 1) sums of c - a over the first k of them.
-        weight: (R, P + 1) how many rows they are.
     """
 
-    _cells: Cells
+    _: KW_ONLY
+    cells: Cells
 
-    def __init__(self, cells: Cells, residual: FloatArray, weight: FloatArray) -> None:
-        values: tuple[Any, ...] = (cells.rows, residual, weight, cells)
-        for name, value in zip(("rows", "residual", "weight", "_cells"), values, strict=True):
-            object.__setattr__(self, name, value)
+    @cached_property
+    def null_shift(self) -> FloatArray:
+        """(P + 1,) what to add to residual curves so that small gaps are drawn towards 0.
 
-    def shrink_gaps(self) -> None:
-        """Draw small gaps towards 0, in place: see `ShrunkGaps`."""
-        np.add(self.residual, self._cells.null_shift, out=self.residual)
-        self.__dict__.pop("correct", None)  # it was made of the curves as they were
+        See `ShrunkGaps`: it is what resamples of single rows are given, with the rows of a cell as
+        if they tied.
+        """
+        of, count = self.cells, self.cells.count
+        rows = of.either.in_cells(of.either.rows).astype(np.int64)
+        gaps = ShrunkGaps.of_cells(of.residual, count, of.squares, rows)
+        shrunk = gaps.of(slice(None)) * count.sum(axis=0)
+        gap = (of.residual * count).sum(axis=0)
+        return accumulate((shrunk - gap)[None, :])[0]

@@ -265,7 +265,7 @@ def expected_calibration_error(
 
 def ece_of_curves(curves: ResidualCurves, n_bins: int = DEFAULT_BINS) -> FloatArray:
     """Return the (R,) ECEs of residual curves."""
-    return np.abs(curves.between_edges(bin_edges(n_bins))).sum(axis=1) / curves.total
+    return np.abs(curves.between(curves.cuts(bin_edges(n_bins)))).sum(axis=1) / curves.total
 
 
 def adaptive_calibration_error(

@@ -77,7 +77,7 @@ def smce_of_curve(curve: ResidualCurves) -> float:
 
 def smce_of_curves(curves: ResidualCurves, cells: int = SMCE_CELLS) -> FloatArray:
     """Return the (R,) smCEs of residual curves, with confidences moved to the middle of cells."""
-    masses = curves.between_edges(np.arange(cells + 1) / cells) / -curves.total[:, None]
+    masses = curves.between(curves.cuts(np.arange(cells + 1) / cells)) / -curves.total[:, None]
     if cells > SMCE_CELLS:
         used = np.abs(masses).max(axis=0) > 0
         middles = ((np.arange(cells) + 0.5) / cells)[used]
@@ -241,7 +241,7 @@ def smece_of_curves(
     curves: ResidualCurves, cells: int = SMECE_CELLS, steps: int = RESAMPLING_STEPS
 ) -> FloatArray:
     """Return the (R,) smECEs of residual curves."""
-    masses = curves.between_edges(np.arange(cells + 1) / cells) / curves.total[:, None]
+    masses = curves.between(curves.cuts(np.arange(cells + 1) / cells)) / curves.total[:, None]
     # Reflection about the outer edges of the first and last cell makes the kernel a plain one on
     # cosines.
     transform = CosineTransform.of(cells)

@@ -393,10 +393,6 @@ class ResidualCurves:
         """Return (R, B) residual sums between the B + 1 row positions `cuts`."""
         return np.diff(self.residual[:, cuts], axis=1)
 
-    def between_edges(self, edges: FloatArray) -> FloatArray:
-        """Return (R, B) residual sums of the bins (lo, hi], the first of which holds 0 too."""
-        return self.between(self.cuts(edges))
-
     def at_ranks(self, ranks: NDArray[Any]) -> FloatArray:
         """Return (R, B) values of R(k) at (B,) or (R, B) ranks in [0, total].
 

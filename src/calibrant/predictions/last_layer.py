@@ -80,7 +80,7 @@ def check_head_makes(
         )
     step = -(-int(logits.shape[0]) // ROWS_TRIED)
     rows = np.arange(0, int(logits.shape[0]), step, dtype=np.int64)
-    x, z = (_rows(array, rows) for array in (features, logits))
+    x, z = _rows(features, rows), _rows(logits, rows)
     weight, bias = (to_numpy(part).astype(np.float64) for part in head)
     apart = x @ weight.T + bias - z
     size = np.abs(x) @ np.abs(weight).T + np.abs(bias) + np.abs(z)

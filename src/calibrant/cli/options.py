@@ -520,10 +520,12 @@ class Source:
     @contextmanager
     def working(self, what: str) -> Generator[dict[str, Any]]:
         """Yield how a function of the library works on the rows, with a bar on a terminal."""
-        from calibrant.scale.engines import Engine
+        engine = None
+        if self.many:
+            from calibrant.scale.engines import Engine
 
-        name: Any = self.engine.engine or "processes"
-        engine = Engine(name, self.engine.workers, self.engine.scheduler)
+            name: Any = self.engine.engine or "processes"
+            engine = Engine(name, self.engine.workers, self.engine.scheduler)
         with watching(what) as watch:
             yield {"engine": engine, "skip_broken": self.engine.skip_broken, "watch": watch}
 

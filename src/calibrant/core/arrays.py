@@ -234,6 +234,24 @@ def put(rows: Array, columns: Array, value: float) -> Array:
     return xp.where(every[None, :] == columns[:, None], value, rows)
 
 
+def top_two(chunk: Array) -> tuple[Array, Array, Array]:
+    """Return the largest and second largest entry of each row and the index of the largest."""
+    xp = namespace(chunk)
+    index, first = largest_entries(chunk)
+    others = put(xp.asarray(chunk, copy=True), index, -xp.inf)
+    return first, largest_entries(others)[1], index
+
+
+def margins_of(logits: Array) -> FloatArray:
+    """Return the (N,) gaps between the two largest of (N, K) logits; 0 where they tie."""
+    xp, dtype = namespace(logits), working_dtype(logits)
+    margins = np.empty(int(logits.shape[0]))
+    for part in row_chunks(logits):
+        first, second, _ = top_two(xp.astype(logits[part], dtype))
+        margins[part] = to_numpy(first - second)
+    return margins
+
+
 def row_sums(rows: Array) -> Array:
     """Return the (N,) sums of the rows of an (N, K) array of floats.
 

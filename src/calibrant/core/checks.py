@@ -59,8 +59,10 @@ def check_scores(
             raise PredictionsError(f"{source}: 'probs' must be fractions, not {scores.dtype}")
         return
 
+    dtype = working_dtype(scores)
+
     def check(part: slice) -> None:
-        if not _surely_usable(scores[part], kind):
+        if not _surely_usable(scores[part], kind, dtype):
             check_finite(scores[part], kind, source, part.start, masks=masks)
             if kind == "probs":
                 _check_simplex(scores[part], source, part.start)
@@ -95,14 +97,14 @@ def _other_form(shape: tuple[int, ...], kind: str) -> str:
     return ""
 
 
-def _surely_usable(chunk: Array, kind: Literal["logits", "probs"]) -> bool:
-    """Return whether the sums of the rows alone show that nothing is wrong with them.
+def _surely_usable(chunk: Array, kind: Literal["logits", "probs"], dtype: Any) -> bool:
+    """Return whether sums of the rows, in a `dtype`, show that nothing is wrong with them.
 
     NaN or infinity anywhere makes a sum so; a sum can also overflow, which decides nothing.
     """
     xp = namespace(chunk)
     with np.errstate(over="ignore", invalid="ignore"):
-        wide = xp.astype(chunk, working_dtype(chunk), copy=False)
+        wide = xp.astype(chunk, dtype, copy=False)
         # Half the time of a sum that others may rest on, of a few classes.
         short = is_numpy(wide) and wide.shape[1] <= SHORT_ROW
         totals = np.einsum("ij->i", wide) if short else row_sums(wide)

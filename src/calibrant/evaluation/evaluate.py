@@ -20,7 +20,7 @@ from calibrant.evaluation.results import Evaluation, MetricResult, result_of
 from calibrant.evaluation.sample import RowSample, Sample
 from calibrant.evaluation.sample_sources import sample_of
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, ENOUGH, check_drawing
-from calibrant.metrics.metric_types import Measured, Metric, RowsMetric
+from calibrant.metrics.metric_types import MeanMetric, Measured, Metric, RowsMetric, values_of_curve
 from calibrant.metrics.registry import BINARY_METRICS, metrics_named
 from calibrant.metrics.resampling import cluster_stretch
 from calibrant.predictions.predictions import Predictions
@@ -175,7 +175,8 @@ def _results(
     honest = sample.honest(others, resamples, seed)
     beyond = sample.beyond(metrics, level, seed)
     found = sample.whole_rows(whole, resamples, seed)
-    for name, value in sample.values(others).items():
+    means = {m.name: sample.mean(m) for m in others if isinstance(m, MeanMetric)}
+    for name, value in (means | values_of_curve(others, sample.curve())).items():
         found[name] = Measured(value, drawn[name], honest.get(name), name in honest)
     if sample.clusters is not None:
         wider = cluster_stretch(sample.clusters, level)

@@ -36,7 +36,6 @@ from calibrant.metrics.metric_types import (
     Metric,
     RowsMetric,
     each_once,
-    values_of_curve,
 )
 from calibrant.metrics.resampling import Clusters, HonestDraws
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
@@ -190,11 +189,6 @@ class Sample(ABC):
         """Return mean confidence minus accuracy, and the ends of its interval (`Gap.of`)."""
         self.refuse_ranks("a mean confidence")
         return Gap.of_law(self.mean_residual, self.accuracy, level, self.clusters)
-
-    def values(self, metrics: Sequence[Metric]) -> dict[str, float]:
-        """Return the values of means and functions of the curve, by name."""
-        means = {m.name: self.mean(m) for m in metrics if isinstance(m, MeanMetric)}
-        return means | values_of_curve(metrics, self.curve())
 
     def for_pictures(self) -> Self:
         """Return what a result keeps: all that pictures and sentences read, and little memory."""

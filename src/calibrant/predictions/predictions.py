@@ -27,6 +27,7 @@ from calibrant.core.arrays import (
     FloatArray,
     IntArray,
     like,
+    margins_of,
     namespace,
     places_in_runs,
 )
@@ -43,7 +44,7 @@ from calibrant.predictions.constructors import (
     log_of,
 )
 from calibrant.predictions.joining import joined
-from calibrant.predictions.rows import RowSummary, margins_of, softmax, summarize
+from calibrant.predictions.rows import RowSummary, softmax, summarize
 from calibrant.predictions.temperature import TemperatureFit, fit_temperature
 
 __all__ = ["NO_PROBABILITY", "SMALLEST_PROBABILITY", "Predictions", "ScoreKind"]

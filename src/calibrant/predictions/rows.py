@@ -19,7 +19,7 @@ built apart and joined with `RowSummary.concatenate`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol, Self
@@ -42,10 +42,9 @@ from calibrant.core.arrays import (
     namespace,
     on_cpu,
     pick,
-    put,
-    row_chunks,
     row_sums,
     to_numpy,
+    top_two,
     unmasked_mean,
     working_dtype,
 )
@@ -496,24 +495,6 @@ def summarize(
     )
 
 
-def top_two(chunk: Array) -> tuple[Array, Array, Array]:
-    """Return the largest and second largest entry of each row and the index of the largest."""
-    xp = namespace(chunk)
-    index, first = largest_entries(chunk)
-    others = put(xp.asarray(chunk, copy=True), index, -xp.inf)
-    return first, largest_entries(others)[1], index
-
-
-def margins_of(logits: Array) -> FloatArray:
-    """Return the (N,) gaps between the two largest of (N, K) logits; 0 where they tie."""
-    xp, dtype = namespace(logits), working_dtype(logits)
-    margins = np.empty(int(logits.shape[0]))
-    for part in row_chunks(logits):
-        first, second, _ = top_two(xp.astype(logits[part], dtype))
-        margins[part] = to_numpy(first - second)
-    return margins
-
-
 def softmax(logits: Array, beta: FloatArray | float = 1.0) -> Array:
     """Return softmax(beta_i * z_i) for every row, as an array of the same kind.
 
@@ -535,30 +516,18 @@ def softmax(logits: Array, beta: FloatArray | float = 1.0) -> Array:
         >>> cb.predictions.softmax(np.log([[1.0, 3.0]]), beta=0.0)
         array([[0.5, 0.5]])
     """
-    betas = np.broadcast_to(np.asarray(beta, dtype=np.float64), (as_array(logits).shape[0],))
-
-    shared = float(betas[0]) if len(betas) > 0 and bool((betas == betas[0]).all()) else None
-
-    def temper(chunk: Array, part: slice) -> Array:
-        with np.errstate(invalid="ignore"):  # infinity minus infinity, refused below
-            scaled = chunk - largest_entries(chunk)[1][:, None]
-        scaled *= like_column(betas[part], chunk, chunk.dtype) if shared is None else shared
-        return softmax_chunk(scaled, part)
-
-    return map_rows(logits, temper)
-
-
-def map_rows(logits: Array, function: Callable[[Array, slice], Array]) -> Array:
-    """Return the (N, K) array that `function(chunk, rows)` gives for every chunk of rows.
-
-    The chunk is a view or a copy in the working dtype; only the output is as large as the input.
-    """
     logits = as_array(logits)
+    betas = np.broadcast_to(np.asarray(beta, dtype=np.float64), (logits.shape[0],))
+    shared = float(betas[0]) if len(betas) > 0 and bool((betas == betas[0]).all()) else None
     xp, dtype = namespace(logits), working_dtype(logits)
     out = xp.empty_like(logits, dtype=dtype)
 
     def work(part: slice) -> None:
-        out[part] = function(xp.astype(logits[part], dtype, copy=False), part)
+        chunk = xp.astype(logits[part], dtype, copy=False)
+        with np.errstate(invalid="ignore"):  # infinity minus infinity, refused below
+            scaled = chunk - largest_entries(chunk)[1][:, None]
+        scaled *= like_column(betas[part], chunk, dtype) if shared is None else shared
+        out[part] = softmax_chunk(scaled, part)
 
     for_row_chunks(logits, work)
     return out

@@ -266,8 +266,7 @@ class Comparison(Drawn):
             every: whether it holds all methods, or only those to choose from (`shown`).
         """
         shown = [metric.name for metric in _shown(self)]
-        # A mark has a place of its own, so that the numbers align.
-        titles = [metric.title + " " for metric in _shown(self)]
+        titles = [metric.title for metric in _shown(self)]
         rows: list[list[str]] = []
         for method in self.methods if every else self.shown():
             mark = "*" if method.name in (self.best, *self.tied_with_best) else ""
@@ -282,7 +281,8 @@ class Comparison(Drawn):
                 ]
             )
         head = ["method", *titles, "kept", "params", "fit s"]
-        return Table(head, rows, notes=_legend(self))
+        marks = dict.fromkeys(range(1, len(titles) + 1), MAY_BE_BEST)
+        return Table(head, rows, notes=_legend(self), marks=marks)
 
     def to_text(self, *, every: bool = False) -> str:
         """Return what it prints: the verdict, the table, what was left out.
@@ -398,7 +398,7 @@ def _cell(of: Comparison, result: MetricResult, method: str) -> str:
     """Return a value, marked where the method may be the best in it."""
     of_several = len(of.methods) > 1
     marked = of_several and method in of.may_be_best.get(result.metric.name, ())
-    return show(result.metric, result.value) + (MAY_BE_BEST if marked else " ")
+    return show(result.metric, result.value) + (MAY_BE_BEST if marked else "")
 
 
 def _shown(of: Comparison) -> list[Metric]:

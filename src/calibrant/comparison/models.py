@@ -227,13 +227,13 @@ class ModelComparison(Drawn):
         """Return the table, an entry a row."""
         first = self.entries[0].evaluation
         metrics = [result.metric for result in first.results.values()]
-        head = ["model", "map", *(f"{metric.title} " for metric in metrics)]
+        head = ["model", "map", *(metric.title for metric in metrics)]
         head += ["confidence", "most confident", "their ECE"]
         rows: list[list[str]] = []
         for entry in self.entries:
             row = [entry.model, entry.method]
             for metric in metrics:
-                mark = "+" if metric.name == self.score and entry in self.may_be_best else " "
+                mark = "+" if metric.name == self.score and entry in self.may_be_best else ""
                 row.append(show(metric, entry.evaluation[metric.name].value) + mark)
             accepted = entry.accepted
             there = "" if accepted.ece is None else show(accepted.ece.metric, accepted.ece.value)
@@ -249,7 +249,8 @@ class ModelComparison(Drawn):
             f"ECE: at that equal accuracy. {in_percent(metrics)} The last three columns are in "
             "percent."
         )
-        return Table(head, rows, notes=notes, labels=2)
+        marks = dict.fromkeys(range(2, 2 + len(metrics)), "+")
+        return Table(head, rows, notes=notes, labels=2, marks=marks)
 
     def records(self) -> list[dict[str, Any]]:
         """Return a row for each entry and metric, in fractions."""

@@ -10,7 +10,7 @@ import io
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -56,6 +56,7 @@ class Table:
         bold: (row, column) of the cells that stand out, as the best of a column.
         notes: what marks and columns mean, a sentence or more.
         labels: how many columns name the rows.
+        marks: signs that some numbers of a column end in, by its place.
 
     Examples:
         >>> from calibrant.core.result import Table
@@ -72,10 +73,11 @@ class Table:
     bold: frozenset[tuple[int, int]] | set[tuple[int, int]] = frozenset()
     notes: str = ""
     labels: int = 1
+    marks: Mapping[int, str] = field(default_factory=dict[int, str])
 
     def to_text(self) -> str:
         """Return the table for a terminal; what stands out in others doesn't here."""
-        return format_table(self.head, self.rows, self.labels) if self.head else ""
+        return format_table(self.head, self.rows, self.labels, self.marks) if self.head else ""
 
     def to_markdown(self) -> str:
         """Return the table in Markdown, and the notes below it."""

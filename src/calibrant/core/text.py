@@ -18,13 +18,24 @@ NO_BREAK = "\u00a0"
 WITHIN_NUMBERS = re.compile(r" (?=%)|(?<=\d) (?=\d{3}(?!\d))")
 
 
-def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], labels: int = 1) -> str:
+def format_table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    labels: int = 1,
+    marks: Mapping[int, str] = {},
+) -> str:
     """Return a table whose first columns, `labels` of them, are aligned left and others right.
 
-    Columns stand two spaces apart; one will do behind a heading that ends in a space, the place of
-    marks beside the numbers.
+    Columns stand two spaces apart. In those with `marks`, by their place, some numbers end in one;
+    it has a place of its own beside them, which is half of the space.
     """
-    lines = [list(head), *[list(row) for row in rows]]
+    lines = [
+        [
+            cell + " " if i in marks and not cell.endswith(marks[i]) else cell
+            for i, cell in enumerate(line)
+        ]
+        for line in (head, *rows)
+    ]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
 
     def form(line: Sequence[str]) -> str:
@@ -34,9 +45,9 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], labels: int
         ]
         return "".join(map(str.__add__, cells, [*gaps, ""])).rstrip()
 
-    gaps = [" " if title.endswith(" ") else "  " for title in head[:-1]]
+    gaps = [" " if i in marks else "  " for i in range(len(head) - 1)]
     rule = "-" * (sum(widths) + sum(map(len, gaps)))
-    return "\n".join([form(head), rule, *[form(row) for row in rows]])
+    return "\n".join([form(lines[0]), rule, *map(form, lines[1:])])
 
 
 def wrap(text: str) -> str:

@@ -358,7 +358,6 @@ def difference_of_losses(
     )
 
 
-NOT_CLEARLY_BETTER = "cross-validation shows no clear gain over one temperature"
 NO_CLEAR_GAIN = "took one temperature: cross-validation shows no clear gain over it"
 
 

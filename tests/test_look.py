@@ -42,7 +42,7 @@ from calibrant.core.errors import (
 )
 from calibrant.files import ReadOptions, gate, read_predictions
 from calibrant.predictions.constructors import RowTable
-from calibrant.predictions.implausible_rows import shared_rows
+from calibrant.predictions.implausible import shared_rows
 from calibrant.predictions.plausibility import Look, look
 
 ONE = cb.Engine(workers=1)

@@ -49,7 +49,7 @@ from calibrant.posthoc.needs import holds_zeros
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.state import learns_each_class
 from calibrant.posthoc.temperature.scaling import RowTemperature, margin_temperature
-from calibrant.predictions.implausible_rows import shared_rows
+from calibrant.predictions.implausible import shared_rows
 from calibrant.predictions.names import listed
 from calibrant.predictions.plausibility import looked_at
 from calibrant.predictions.predictions import Predictions

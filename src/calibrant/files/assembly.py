@@ -29,7 +29,7 @@ from calibrant.files.options import ReadOptions
 from calibrant.files.schema import ONE_SCORE, TOP_ONLY, WEIGHT, ColumnMap
 from calibrant.predictions.binary import labels_of_columns
 from calibrant.predictions.grids import unnamed
-from calibrant.predictions.implausible_rows import FEW
+from calibrant.predictions.implausible import FEW
 from calibrant.predictions.names import are_words, of_one_hot
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rounding import allowed_by_rounding, divided_by_sums

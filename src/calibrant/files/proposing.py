@@ -24,7 +24,7 @@ from calibrant.files.opening import extension_of, is_folder, open_binary
 from calibrant.files.options import FormatName, ReadFields, ReadOptions, ScoresAre
 from calibrant.files.schema import CORRECT, LABELS, PREDICTED, ends_of
 from calibrant.files.seeing import ROWS, Seen, is_one_hot, kind_of_rows, seen_of
-from calibrant.predictions.implausible_rows import FEW
+from calibrant.predictions.implausible import FEW
 
 # How files of formats begin, whatever their names; a .pt file is a zip archive as .npz is.
 MARKS: dict[FormatName, bytes] = {

@@ -56,7 +56,7 @@ from calibrant.predictions.binary import (
     as_logits,
     two_columns,
 )
-from calibrant.predictions.implausible_rows import FEW, units
+from calibrant.predictions.implausible import FEW, units
 from calibrant.predictions.names import ClassNames, listed, names_of_columns
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, summarize

@@ -24,29 +24,27 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import FloatArray, IntArray, largest_entries, namespace, to_numpy
 from calibrant.core.errors import MisreadWarning, warn_caller
 from calibrant.predictions.constructors import RowTable
-from calibrant.predictions.implausible_labels import (
+from calibrant.predictions.implausible import (
     FAR,
+    FEW,
+    FIRST,
+    PROBABILITIES,
     SURE,
     SURE_ODDS,
     USUAL,
+    Finding,
     above,
     better_by_chance,
     beyond_certainty,
     chance,
     crossed,
+    derived_column,
+    digests,
     fewer,
     matched,
     no_better_than_chance,
-    part_at_chance,
-)
-from calibrant.predictions.implausible_rows import (
-    FEW,
-    FIRST,
-    PROBABILITIES,
-    Finding,
-    derived_column,
-    digests,
     padding,
+    part_at_chance,
     softmax_twice,
     summary_row,
     units,

@@ -140,11 +140,6 @@ class BinSums:
         )
 
     @property
-    def n_bins(self) -> int:
-        """Number of bins B."""
-        return self.count.shape[-1]
-
-    @property
     def total(self) -> FloatArray:
         """(...,) number of rows."""
         return self.count.sum(axis=-1)
@@ -167,10 +162,6 @@ class BinSums:
     def _mean(self, total: FloatArray) -> FloatArray:
         empty = np.full(total.shape, np.nan)
         return np.divide(total, self.count, out=empty, where=self.count > 0)
-
-    def expected_calibration_error(self) -> float:
-        """Return sum_b |sum of c - a| / N."""
-        return float(np.abs(self.residual).sum() / self.count.sum())
 
 
 def _weighing(values: FloatArray, rows: TopLabel) -> FloatArray:

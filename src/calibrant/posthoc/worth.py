@@ -8,15 +8,14 @@ that is kept has seen a fifth more rows than these, and is hardly worse.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from calibrant.core.arrays import FloatArray, IntArray, to_numpy
-from calibrant.core.errors import InputError, heard_warnings
-from calibrant.core.progress import Watcher, steps
+from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.errors import InputError
+from calibrant.core.progress import Watcher
 from calibrant.core.result import Drawn, Table
 from calibrant.evaluation.bootstrap import drawn_once
 from calibrant.evaluation.evaluate import evaluate
@@ -39,6 +38,7 @@ from calibrant.posthoc.fitting.cross_validation import (
     Worth,
     difference_of_losses,
     folds_of,
+    held_out,
 )
 from calibrant.posthoc.needs import with_copies_together
 from calibrant.posthoc.registry import make_calibrator
@@ -258,7 +258,7 @@ def cross_validated(
         note = f"{note}; {alike}" if note else alike
     like = make_calibrator(calibrator) if isinstance(calibrator, str) else calibrator
     rows, parts = _parted(predictions.counted, folds or _folds_for(like, predictions.n), seed)
-    mapped = _mapped(like, rows, parts, watch)
+    mapped = held_out(like, rows, parts, watch)
     score = TOP_NLL if rows.kind == "toplabel" else NLL
     options: dict[str, Any] = {"resamples": resamples, "level": level, "seed": seed}
     names = [score.name, "ece", ACCURACY.name]
@@ -300,7 +300,7 @@ def cross_fitted(
     See `cross_validated`.
     """
     rows, parts = _parted(predictions.counted, folds, seed)
-    return _mapped(calibrator, rows, parts, watch)
+    return held_out(calibrator, rows, parts, watch)
 
 
 def _parted(rows: Predictions, folds: int, seed: int) -> tuple[Predictions, IntArray]:
@@ -318,26 +318,3 @@ def _parted(rows: Predictions, folds: int, seed: int) -> tuple[Predictions, IntA
         rows = replace(rows, clusters=given.clusters)
     # Blind ones: a gain mustn't come of folds that tell of each other.
     return rows, folds_of(given, folds, seed, blind=True)
-
-
-def _mapped(
-    calibrator: Calibrator,
-    rows: Predictions,
-    parts: IntArray,
-    watch: Watcher | None,
-) -> Predictions:
-    scores, kind = None, rows.kind
-    number = int(parts.max()) + 1
-    begin = steps(watch, number)
-    for part in range(number):
-        begin(f"fold {part + 1} of {number}")
-        seen, unseen = np.flatnonzero(parts != part), np.flatnonzero(parts == part)
-        fitted = copy(calibrator)
-        with heard_warnings():  # what a fold lacks the whole set may have
-            fitted.fit_predictions(rows.take(seen))
-        after = fitted.apply_predictions(rows.take(unseen))
-        found = to_numpy(after.scores)
-        if scores is None:
-            scores = np.empty((rows.n, *found.shape[1:]), dtype=found.dtype)
-        scores[unseen], kind = found, after.kind
-    return replace(rows, kind=kind, scores=scores, head=None, reference=None)

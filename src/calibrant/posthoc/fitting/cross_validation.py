@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arrays import Array, FloatArray, IntArray, like, pick, to_numpy
 from calibrant.core.errors import InputError, NotApplicableError, heard_warnings
+from calibrant.core.progress import Watcher, steps
 from calibrant.core.weights import codes_of, mean, times, total
 from calibrant.posthoc.array_ops import scores_behind
 from calibrant.posthoc.base import Calibrator
@@ -124,21 +126,35 @@ def _dealt(order: IntArray, folds: int, rng: np.random.Generator) -> IntArray:
     return fold
 
 
-def held_out_losses(calibrator: Calibrator, predictions: Predictions, fold: IntArray) -> FloatArray:
-    """Return the (N,) log losses of rows after a fit to those of the other folds.
+def held_out(
+    calibrator: Calibrator, rows: Predictions, fold: IntArray, watch: Watcher | None = None
+) -> Predictions:
+    """Return rows, each as a calibrator says that was fitted to those of the other folds.
 
     Args:
-        calibrator: unfitted; it is left fitted to the last fold's rows.
-        predictions: logits and labels.
+        calibrator: is copied, and isn't fitted itself.
+        rows: with labels.
         fold: (N,) fold of each row, from 0.
+        watch: called with a `Progress` as each fold begins.
     """
-    losses = np.empty(predictions.n)
-    with heard_warnings():  # what a fold lacks the whole set may have
-        for part in range(int(fold.max()) + 1):
-            seen, unseen = predictions.take(fold != part), predictions.take(fold == part)
-            probs = calibrator.fit_predictions(seen).predict_proba(unseen.scores, kind="logits")
-            losses[fold == part] = score_rows(Predictions.from_probs(probs, unseen.labels)).nll
-    return losses
+    scores, kind, number = None, rows.kind, int(fold.max()) + 1
+    begin = steps(watch, number)
+    for part in range(number):
+        begin(f"fold {part + 1} of {number}")
+        unseen, fitted = np.flatnonzero(fold == part), copy(calibrator)
+        with heard_warnings():  # what a fold lacks the whole set may have
+            fitted.fit_predictions(rows.take(fold != part))
+        after = fitted.apply_predictions(rows.take(unseen))
+        found = to_numpy(after.scores)
+        if scores is None:
+            scores = np.empty((rows.n, *found.shape[1:]), dtype=found.dtype)
+        scores[unseen], kind = found, after.kind
+    return replace(rows, kind=kind, scores=scores, head=None, reference=None)
+
+
+def held_out_losses(calibrator: Calibrator, rows: Predictions, fold: IntArray) -> FloatArray:
+    """Return the (N,) log losses of rows after a fit to those of the other folds (`held_out`)."""
+    return score_rows(held_out(calibrator, rows, fold)).nll
 
 
 class Worth(NamedTuple):
@@ -365,7 +381,7 @@ def gains_on_temperature(unguarded: Calibrator, predictions: Predictions) -> boo
     """Return whether a method clearly gains on temperature scaling in five folds.
 
     Args:
-        unguarded: not fitted; it is left fitted to the rows of four folds.
+        unguarded: isn't fitted itself.
         predictions: logits and labels.
     """
     folds = min(FOLDS, predictions.n)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, Protocol, cast, get_args
 
 from numpy.typing import NDArray
 
+from calibrant.core.arguments import within
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError, NotApplicableError, NotFittedError
 
@@ -108,12 +109,11 @@ def read_kind(calibrator: Exportable, kind: str | None) -> Kind:
         InputError: an unknown word, or scores where it wasn't fitted to some, or the other way
             round.
     """
-    own, known = calibrator.kind_, get_args(Kind)
-    if kind is not None and kind not in known:
-        raise InputError(f"kind must be one of {', '.join(known)}, not '{kind}'")
-    if kind is not None and (kind == "score") != (own == "score"):
+    own = calibrator.kind_
+    said = own if kind is None else within("kind", kind, choices=get_args(Kind))
+    if (said == "score") != (own == "score"):
         raise InputError(f"kind is '{kind}', but the calibrator was fitted to {own}")
-    return cast(Kind, kind or own)
+    return cast(Kind, said)
 
 
 def needs_features(calibrator: Exportable) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant._version import __version__
+from calibrant.core.arguments import within
 from calibrant.core.errors import InputError, NotApplicableError
 from calibrant.core.outputs import StrPath, replacing
 from calibrant.core.text import in_order
@@ -52,8 +53,7 @@ class GraphOptions:
     masks: bool = True
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise InputError(f"dtype must be one of {', '.join(DTYPES)}, not '{self.dtype}'")
+        within("dtype", self.dtype, choices=DTYPES)
         if not 0 < self.level < 1:
             raise InputError(f"level must lie between 0 and 1, but is {self.level}")
 

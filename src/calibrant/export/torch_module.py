@@ -8,6 +8,7 @@ from os import fspath
 from pathlib import Path
 from typing import Any, cast
 
+from calibrant.core.arguments import within
 from calibrant.core.errors import (
     InputError,
     MissingDependencyError,
@@ -236,8 +237,7 @@ def write_program(module: CalibratorModule | DecidedModule, path: StrPath, dtype
         )
     if Path(path).suffix != ".pt2":
         raise InputError(f"{fspath(path)}: a torch program is saved as .pt2")
-    if dtype not in ("float32", "float64"):
-        raise InputError(f"dtype must be one of float32, float64, not '{dtype}'")
+    within("dtype", dtype, choices=("float32", "float64"))
     shapes = [() if module.kind == "score" else (module.n_classes,)]
     shapes += [] if module.feature_width is None else [(module.feature_width,)]
     given = tuple(torch.zeros(3, *shape, dtype=getattr(torch, dtype)) for shape in shapes)

@@ -67,8 +67,7 @@ class Promise:
         within("risk", self.risk, above=0, below=1)
         for threshold in [self.threshold, *(self.groups or {}).values()]:
             within("threshold", threshold, at_least=0, at_most=1)
-        if self.measure not in MEASURES:
-            raise InputError(f"measure must be one of {', '.join(MEASURES)}, not '{self.measure}'")
+        within("measure", self.measure, choices=MEASURES)
 
     def about(
         self, said: Any, right: Any, names: Sequence[str] | None = None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core.arguments import within
 from calibrant.core.arrays import (
     Array,
     FloatArray,
@@ -450,8 +451,7 @@ def check_kind(kind: FittedKind, fitted: FittedKind | None = None) -> FittedKind
         InputError: an unknown word, or scores where it was `fitted` to something else, or the other
             way round.
     """
-    if kind not in get_args(FittedKind):
-        raise InputError(f"kind must be one of {', '.join(get_args(FittedKind))}, not {kind!r}")
+    within("kind", kind, choices=get_args(FittedKind))
     if fitted is not None and (kind == "score") != (fitted == "score"):
         raise InputError(f"kind is '{kind}', but the calibrator was fitted to {fitted}")
     return kind

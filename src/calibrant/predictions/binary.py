@@ -12,10 +12,10 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core.arguments import within
 from calibrant.core.arrays import Array, IntArray, as_array, namespace, to_numpy, working_dtype
 from calibrant.core.checks import check_finite, check_labels, row_number
 from calibrant.core.errors import (
-    InputError,
     LooksLikeProbabilitiesWarning,
     PredictionsError,
     warn_caller,
@@ -38,8 +38,7 @@ def two_columns(scores: Array, kind: BinaryKind, source: str) -> Array:
     Raises:
         PredictionsError: another shape, NaN, infinity, or what the kind can't be.
     """
-    if kind not in BINARY_KINDS:
-        raise InputError(f"kind must be one of {', '.join(BINARY_KINDS)}, not {kind!r}")
+    within("kind", kind, choices=BINARY_KINDS)
     values = as_array(scores)
     shape = tuple(getattr(values, "shape", ()))
     if len(shape) == 2 and shape[1] == 1:

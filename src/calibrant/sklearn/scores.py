@@ -29,6 +29,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core.arguments import within
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.posthoc.needs import half_of_least
@@ -48,8 +49,7 @@ def response_of(estimator: Any, wanted: Response) -> str:
     Raises:
         InputError: it has no such method.
     """
-    if wanted != "auto" and wanted not in RESPONSES:
-        raise InputError(f"response must be one of auto, {', '.join(RESPONSES)}, not {wanted!r}")
+    within("response", wanted, choices=("auto", *RESPONSES))
     names = RESPONSES if wanted == "auto" else (wanted,)
     for name in names:
         if hasattr(estimator, name):

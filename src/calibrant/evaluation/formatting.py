@@ -5,8 +5,9 @@ Values are fractions or nats; what people read in percent is multiplied here and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from calibrant.core.text import counted
 from calibrant.metrics.metric_types import Metric
 
 # A number below the first, which isn't read in percent, has an exponent: four digits would leave
@@ -126,3 +127,16 @@ def in_percent_are(titles: Sequence[str], others: Sequence[str]) -> str:
 def sentence(text: str) -> str:
     """Return a clause as a sentence."""
     return f"{text[0].upper()}{text[1:]}."
+
+
+def left_out(broken: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return files that couldn't be read, with reasons, as JSON takes them."""
+    return [{"shard": name, "reason": broken[name]} for name in sorted(broken)]
+
+
+def left_out_text(broken: Mapping[str, str]) -> str:
+    """Return what is printed of them below a result; nothing if there are none."""
+    if not broken:
+        return ""
+    lines = [f"left out: {broken[name]}" for name in sorted(broken)]
+    return "\n\n" + "\n".join([f"{counted(len(lines), 'file')} couldn't be read:", *lines])

@@ -46,7 +46,7 @@ from calibrant.core.progress import Progress, Watcher
 from calibrant.core.result import Drawn, Table
 from calibrant.core.text import counted, format_table, wrap
 from calibrant.evaluation.evaluate import evaluate_sample, sharing
-from calibrant.evaluation.formatting import percent, show
+from calibrant.evaluation.formatting import left_out, left_out_text, percent, show
 from calibrant.evaluation.grouping import GroupKind, groups_in_memory, groups_of_files
 from calibrant.evaluation.results import Evaluation, MetricResult
 from calibrant.evaluation.sample import Sample
@@ -59,7 +59,7 @@ from calibrant.evaluation.uncertainty import (
 )
 from calibrant.metrics.metric_types import Metric, RowsMetric
 from calibrant.predictions.predictions import NO_PROBABILITY, Predictions
-from calibrant.scale.engines import Engine, left_out, left_out_text
+from calibrant.scale.engines import Engine
 from calibrant.scale.shards import Shards
 
 # Measured in each group if the caller doesn't say: what stays cheap for a thousand classes.

@@ -24,6 +24,8 @@ from calibrant.evaluation.formatting import (
     RANKS,
     in_percent,
     interval_of,
+    left_out,
+    left_out_text,
     percent,
     sentence,
     show,
@@ -36,7 +38,6 @@ from calibrant.evaluation.uncertainty import FLOOR_QUANTILE, Gap, interval, less
 from calibrant.metrics.metric_types import Measured, Metric
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.scoring import RowScores
-from calibrant.scale.engines import left_out, left_out_text
 
 State = (
     Literal["honest", "overconfident", "underconfident", "both ways", "no direction", "unknown"]

@@ -32,6 +32,7 @@ from calibrant.core.errors import (
 from calibrant.core.outputs import StrPath
 from calibrant.core.progress import Watcher
 from calibrant.core.text import counted
+from calibrant.evaluation.formatting import left_out
 from calibrant.files.formats import open_rows, open_writer
 from calibrant.files.formats.base import Columns, RowWriter
 from calibrant.files.opening import (
@@ -55,7 +56,7 @@ from calibrant.posthoc.applying import row_intervals
 from calibrant.posthoc.needs import rows_of_event
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import said_of_top
-from calibrant.scale.engines import Engine, Task, gathered, left_out, through
+from calibrant.scale.engines import Engine, Task, gathered, through
 from calibrant.scale.sampling import affordable, sample
 from calibrant.scale.shards import HEADER_THREADS, RECORD, Shard, Shards
 

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +34,6 @@ from typing import (
 from calibrant.core.errors import CalibrantError, InputError, PredictionsError
 from calibrant.core.outputs import remove_live, removed_when_killed
 from calibrant.core.progress import Progress, Watcher
-from calibrant.core.text import counted
 from calibrant.core.threads import core_count, limit_threads, one_blas_thread
 from calibrant.files.gate import optional
 from calibrant.scale.shards import Shard
@@ -357,19 +356,6 @@ def guarded(work: Any, function: Callable[[Any], Result]) -> Result | Broken:
         return function(work)
     except PredictionsError as error:
         return Broken(str(error))
-
-
-def left_out(broken: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return the shards that were left out as JSON takes them."""
-    return [{"shard": name, "reason": broken[name]} for name in sorted(broken)]
-
-
-def left_out_text(broken: Mapping[str, str]) -> str:
-    """Return what is printed of them below a result; nothing if there are none."""
-    if not broken:
-        return ""
-    lines = [f"left out: {broken[name]}" for name in sorted(broken)]
-    return "\n\n" + "\n".join([f"{counted(len(lines), 'file')} couldn't be read:", *lines])
 
 
 def through(

@@ -115,6 +115,13 @@ def test_a_header_that_promises_too_much_reserves_no_memory(tmp_path):
         tracemalloc.stop()
 
 
+def test_a_file_that_lacks_its_last_byte_is_said_to_be_shorter(tmp_path):
+    (tmp_path / "b-logits.npy").write_bytes(npy_bytes(LOGITS)[:-1])
+    np.save(tmp_path / "b-labels.npy", LABELS)
+    with refused(tmp_path / "b-logits.npy", "its header says .* but the file is shorter"):
+        read_predictions(tmp_path / "b-logits.npy")
+
+
 def test_an_array_that_repeats_its_numbers_is_refused(tmp_path):
     path = tmp_path / "a.pt"
     torch.save({"logits": torch.zeros(1).expand(10**10, 5), "labels": torch.zeros(3)}, path)

@@ -450,3 +450,25 @@ def test_predicted_names_that_no_true_label_has_are_warned_of(tmp_path):
         assert read_predictions(path).n == len(WORDS)
     few = cb.Predictions.from_confidence([0.9, 0.8], ["dog", "cat"], ["bird", "fish"])
     assert few.n == 2  # of two rows both may be wrong
+
+
+def test_no_line_is_offered_that_takes_many_labels_for_one_or_a_few_levels_for_percent(tmp_path):
+    def offered(name, head, rows):
+        path = tmp_path / name
+        path.write_text("\n".join([head, *(",".join(map(str, row)) for row in rows)]))
+        with pytest.raises(PredictionsError) as refusal:
+            read_predictions(path)
+        return str(refusal.value).partition("to read it so: ")[2]
+
+    head = "prob_0,prob_1,prob_2,y_0,y_1,y_2"
+    right = np.eye(3, dtype=int)[LABELS]
+    rows = [[*p.tolist(), *y.tolist()] for p, y in zip(PROBS, right, strict=True)]
+    assert offered("one.csv", head, rows).endswith("--scores 'prob_*' --are probs --labels y")
+    rows[7][3:] = [1, 1, 0]
+    assert offered("many.csv", head, rows) == ""
+    score = RNG.integers(0, 100, 40)
+    head, truth = "score,label", LABELS % 2
+    rows = np.stack([score, truth], axis=1).tolist()
+    assert offered("percent.csv", head, rows).endswith("--scores score --are percent")
+    rows = np.stack([score % 3, truth], axis=1).tolist()
+    assert offered("levels.csv", head, rows) == ""

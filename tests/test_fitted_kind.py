@@ -7,12 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from feature_rows import QUICK
 
 import calibrant as cb
 from calibrant.core.errors import InputError, PredictionsError
 
 METHODS = ["temperature", "smart", "svs-top-rest", "auto", "isotonic", "vector", "platt"]
 OF_ONE_SCORE = ["temperature", "platt", "beta", "isotonic", "auto", "venn-abers"]
+
+
+def quick(method: str) -> cb.Calibrator:
+    return cb.make_calibrator(method, **QUICK.get(method, {}))
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +43,7 @@ def test_probabilities_are_read_as_what_it_was_fitted_to(
     rows: cb.Predictions, probs: np.ndarray, method: str, tmp_path: Path
 ) -> None:
     given = cb.Predictions.from_probs(probs, rows.labels)
-    calibrator = cb.make_calibrator(method).fit_predictions(given)
+    calibrator = quick(method).fit_predictions(given)
     expected = calibrator.apply_predictions(given).scores
     np.testing.assert_array_equal(calibrator.predict_proba(probs), expected)
     np.testing.assert_array_equal(calibrator.predict_proba(given.logits, kind="logits"), expected)
@@ -49,7 +54,7 @@ def test_probabilities_are_read_as_what_it_was_fitted_to(
     again = cb.load(tmp_path / "a.safetensors")
     assert again.kind_ == "probs"
     np.testing.assert_array_equal(again.predict_proba(probs), expected)
-    other = cb.make_calibrator(method).fit(probs, rows.labels, kind="probs")
+    other = quick(method).fit(probs, rows.labels, kind="probs")
     np.testing.assert_array_equal(other.predict_proba(probs), expected)
 
 
@@ -62,13 +67,13 @@ def test_one_score_a_row_is_taken_as_it_was_fitted(
     scores = probs if kind == "probs" else np.log(probs) - np.log1p(-probs)
     name = "prob" if kind == "probs" else "logit"
     given = cb.Predictions.from_binary(scores, of_event.labels, kind=name)
-    calibrator = cb.make_calibrator(method).fit_predictions(given)
+    calibrator = quick(method).fit_predictions(given)
     expected = np.asarray(calibrator.apply_predictions(given).scores)
     for shape in ((-1,), (-1, 1)):
         np.testing.assert_array_equal(calibrator.predict_proba(scores.reshape(shape)), expected)
     np.testing.assert_array_equal(calibrator.predict_proba(given.scores), expected)
     assert set(calibrator.predict(scores).tolist()) <= {0, 1}
-    again = cb.make_calibrator(method).fit(scores, of_event.labels, kind=kind)
+    again = quick(method).fit(scores, of_event.labels, kind=kind)
     np.testing.assert_array_equal(again.predict_proba(scores), expected)
     calibrator.save(tmp_path / "a.safetensors")
     np.testing.assert_array_equal(
@@ -79,7 +84,7 @@ def test_one_score_a_row_is_taken_as_it_was_fitted(
 def test_a_part_of_an_average_takes_what_the_average_takes(
     rows: cb.Predictions, probs: np.ndarray
 ) -> None:
-    auto = cb.AutoCalibrator().fit(probs, rows.labels, kind="probs")
+    auto = quick("auto").fit(probs, rows.labels, kind="probs")
     assert auto.chain().predict_confidence(probs)[1].mean() > 0.7
 
 

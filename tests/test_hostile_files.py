@@ -122,6 +122,17 @@ def test_a_file_that_lacks_its_last_byte_is_said_to_be_shorter(tmp_path):
         read_predictions(tmp_path / "b-logits.npy")
 
 
+def test_a_member_that_claims_to_be_more_than_can_be_packed_is_refused(tmp_path):
+    members = [("logits.npy", npy_bytes(LOGITS)), ("labels.npy", npy_bytes(LABELS))]
+    path = zipped(tmp_path / "a.npz", members, zipfile.ZIP_DEFLATED)
+    content = bytearray(path.read_bytes())
+    size = content.index(b"PK\1\2") + 24  # in the list at the end of the file
+    content[size : size + 4] = (1 << 28).to_bytes(4, "little")
+    path.write_bytes(content)
+    with refused(path, "'logits' can't be 268435456 bytes, packed into"):
+        read_predictions(path)
+
+
 def test_an_array_that_repeats_its_numbers_is_refused(tmp_path):
     path = tmp_path / "a.pt"
     torch.save({"logits": torch.zeros(1).expand(10**10, 5), "labels": torch.zeros(3)}, path)

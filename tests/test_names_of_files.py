@@ -472,3 +472,16 @@ def test_no_line_is_offered_that_takes_many_labels_for_one_or_a_few_levels_for_p
     assert offered("percent.csv", head, rows).endswith("--scores score --are percent")
     rows = np.stack([score % 3, truth], axis=1).tolist()
     assert offered("levels.csv", head, rows) == ""
+
+
+def test_a_document_of_as_many_columns_as_rows_is_taken_for_columns(tmp_path):
+    said = [[0.2, 0.8], [0.7, 0.3], [0.4, 0.6], [0.9, 0.1]]
+    rows = [{"prob_0": p, "prob_1": q, "label": int(q > p)} for p, q in said]
+    for few in (rows[:3], rows):
+        columns = {name: {i: row[name] for i, row in enumerate(few)} for name in few[0]}
+        (tmp_path / "a.json").write_text(json.dumps(columns))
+        found = read_predictions(tmp_path / "a.json", format="json")
+        np.testing.assert_allclose(found.scores, said[: len(few)])
+    (tmp_path / "b.json").write_text(json.dumps(dict(enumerate(rows))))
+    by_rows = read_predictions(tmp_path / "b.json", format="json")
+    np.testing.assert_allclose(by_rows.scores, said)

@@ -148,6 +148,21 @@ def test_intervals_and_floors_are_those_of_rows(whole: cb.Predictions, tmp_path:
             assert ours.floor_95 == pytest.approx(theirs.floor_95, rel=0.1), name
 
 
+def test_the_intervals_that_are_drawn_are_those_of_all_rows(
+    whole: cb.Predictions, tmp_path: Path
+) -> None:
+    def drawn(found: cb.Evaluation) -> list[np.ndarray]:
+        return [bar for lines in found.plot().collections[:1] for bar in lines.get_segments()]
+
+    pytest.importorskip("matplotlib").use("Agg")
+    shards = cb.evaluate(dealt(whole, tmp_path / "a", [2000]), resamples=2, engine=ONE)
+    bars = drawn(shards)
+    assert len(bars) > 5
+    np.testing.assert_allclose(bars, drawn(cb.evaluate(whole, resamples=2)), atol=1e-6)
+    fewer = drawn(cb.evaluate(whole.take(slice(0, N, 9)), resamples=2))
+    assert sum(map(np.ptp, bars)) < 0.6 * sum(map(np.ptp, fewer))
+
+
 def test_groups_are_those_of_one_file(whole: cb.Predictions, tmp_path: Path) -> None:
     shards = dealt(whole, tmp_path / "a", [999, 4000])
     for by in ("predicted", "label"):

@@ -206,6 +206,9 @@ def test_clusters_widen_intervals_and_dont_hang_on_the_deal(tmp_path: Path) -> N
     first, second = (cb.evaluate(s, clusters="visit", **options) for s in (a, b))
     assert first.as_dict()["metrics"] == second.as_dict()["metrics"]
     assert "clusters" in str(first)
+    said = first.as_dict()
+    assert None not in (said["clusters"], said["correlation"])
+    assert f"put together into {said['clusters']} by the hashes" in said["intervals"]
     alone = cb.evaluate(a, **options)
     for name in ("ece", "nll"):
         ratio = (first[name].high - first[name].low) / (alone[name].high - alone[name].low)

@@ -216,7 +216,8 @@ def test_the_sum_over_pairs_and_its_gradient_are_those_of_all_pairs(dtype, n_cla
 
 @pytest.mark.parametrize("n_classes", [3, 33, 100, 500])
 @pytest.mark.parametrize("wide", [False, True])
-def test_cpc_is_the_same_by_pairs_by_a_grid_and_by_decays(monkeypatch, n_classes, wide):
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (0.0, 1.0), (1.0, 0.0), (1.0, 0.01)])
+def test_cpc_is_the_same_by_pairs_by_a_grid_and_by_decays(monkeypatch, n_classes, wide, weights):
     # Of float32, sums of a row that wide are rounded by 1e-4.
     dtype = torch.float64 if wide else torch.float32
     logits, target = 3 * torch.randn(64, n_classes, dtype=dtype), torch.randint(n_classes, (64,))
@@ -227,9 +228,10 @@ def test_cpc_is_the_same_by_pairs_by_a_grid_and_by_decays(monkeypatch, n_classes
     found: list[tuple[torch.Tensor, torch.Tensor]] = []
     for by_decays in (False, True):
         if by_decays:
-            monkeypatch.setattr(margins, "pair_sum_and_gradient", margins._by_decays)
+            monkeypatch.setattr(margins, "_FEW_CLASSES", 0)
+            monkeypatch.setattr(margins, "_grid_of", lambda _: None)
         z = logits.clone().requires_grad_()
-        value = CPC(reduction="none")(z, target)
+        value = CPC(*weights, reduction="none")(z, target)
         value.sum().backward()
         assert z.grad is not None
         found.append((value.detach() - CrossEntropy(reduction="none")(logits, target), z.grad))

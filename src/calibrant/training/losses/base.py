@@ -19,7 +19,6 @@ from calibrant.training.losses.checks import (
     check_features,
     check_range,
     check_soft,
-    is_soft,
     known_ends,
     weights_of_classes,
 )
@@ -32,25 +31,30 @@ class Rows:
     Attributes:
         logits: (M, K) float32 or float64; zeros where ignored.
         target: (M,) int64 classes; 0 where ignored.
-        valid: (M,) bool, False where ignored.
+        ignored: (M,) bool, or None where all rows are known to count.
         features: (M, D) as float32 or float64, or None; zeros where ignored.
         soft: (M, K) probabilities of the label, with `target` the largest; None: it is `target`.
         share: (M,) what a soft row counts by its labels' class weights, or None.
-        whole: whether all rows are known to count.
         index: (M,) positions of the rows in the data set, or None.
     """
 
     logits: Tensor
     target: Tensor
-    valid: Tensor
+    ignored: Tensor | None = None
     features: Tensor | None = None
     index: Tensor | None = None
     soft: Tensor | None = None
     share: Tensor | None = None
-    whole: bool = False
     # Not by cached properties, which would end torch.compile's graph.
     _log_probs: Tensor | None = field(init=False, default=None)
     _with_gradient: bool = field(init=False, default_factory=torch.is_grad_enabled)
+
+    @property
+    def valid(self) -> Tensor:
+        """(M,) bool, False where ignored."""
+        if self.ignored is None:
+            return torch.ones_like(self.target, dtype=torch.bool)
+        return ~self.ignored
 
     @property
     def weight(self) -> Tensor:
@@ -78,30 +82,38 @@ class Rows:
 
     def part(self, at: slice) -> Rows:
         """Return some of the rows, without features and positions."""
-        soft = None if self.soft is None else self.soft[at]
-        return Rows(self.logits[at], self.target[at], self.valid[at], soft=soft, whole=self.whole)
+        ignored, soft = (each if each is None else each[at] for each in (self.ignored, self.soft))
+        return Rows(self.logits[at], self.target[at], ignored, soft=soft)
 
-    def likelihood(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return cross-entropy without gradient, its gradient, and the logits below their top.
+    def likelihood(self, place: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return cross-entropy, its gradient, and the logits below their top; without gradients.
+
+        Args:
+            place: (M, 1) the class of the largest logit, if it is known.
 
         Returns:
-            (M,) losses, their (M, K) gradient by the logits, (M, K) z_k - max z.
+            (M, 1) losses, their (M, K) gradient by the logits, (M, K) z_k - max z, (M, 1) max z.
         """
-        logits, column = self.logits.detach(), self.target[:, None]
-        gaps = logits - logits.amax(1, keepdim=True)
-        # torch's softmax takes several times as long where classes are few, and half where many.
+        logits, column = self.logits, self.target.unsqueeze(1)
+
+        def largest(table: Tensor) -> Tensor:
+            return table.amax(1, keepdim=True) if place is None else table.gather(1, place)
+
+        top = largest(logits)
+        gaps = logits - top
+        # torch's softmax takes twice as long where classes are few, and half where many.
         if logits.shape[1] < _MANY_CLASSES:
             gradient = gaps.exp()
             total = gradient.sum(1, keepdim=True)
-            gradient.mul_(total.reciprocal())
+            gradient.div_(total)
         else:
             gradient = logits.softmax(1)
-            total = gradient.amax(1, keepdim=True).reciprocal_()
+            total = largest(gradient).reciprocal_()
         if self.soft is not None:
             gradient.mul_(self.soft.sum(1, keepdim=True)).sub_(self.soft)
-            return self.cross_entropy.detach().clone(), gradient, gaps
+            return self.cross_entropy.detach().unsqueeze(1), gradient, gaps, top
         gradient.scatter_add_(1, column, torch.full_like(total, -1))
-        return total.log_().sub_(gaps.gather(1, column))[:, 0], gradient, gaps
+        return total.log_().sub_(gaps.gather(1, column)), gradient, gaps, top
 
     @property
     def cross_entropy(self) -> Tensor:
@@ -171,16 +183,21 @@ DEFAULT_IGNORE_INDEX = -100  # as in torch
 # Whose published settings losses know.
 DATA_SETS = ("cifar10", "cifar100", "tiny-imagenet", "cub", "aircraft")
 # From which on torch's softmax is quicker than its steps one by one.
-_MANY_CLASSES = 256
+_MANY_CLASSES = 64
 # Batches after which it is said that nobody tells a loss of epochs, and steps of the optimiser
 # after which a gate that has gradients must have moved.
 PATIENCE = 50
 
 
+_AS_IT_IS = nullcontext()
+
+
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Return a context in which autocast is off; where it is anyway, one that costs nothing."""
-    on = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
-    return torch.autocast(device.type, enabled=False) if on else nullcontext()
+    kind = device.type
+    known = kind == "cpu" or torch.amp.is_autocast_available(kind)
+    on = known and torch.is_autocast_enabled(kind)
+    return torch.autocast(device.type, enabled=False) if on else _AS_IT_IS
 
 
 @dataclass(frozen=True)
@@ -317,8 +334,9 @@ class CalibrationLoss(nn.Module):
         """
         with full_precision(logits.device):
             rows = self._rows(logits, target, features)
-            shape = torch.Size((logits.shape[0], *logits.shape[2:]))
-            return self._of_rows(rows, shape)
+            return self._of_rows(
+                rows, logits[:, 0].shape if rows.soft is not None else target.shape
+            )
 
     def start_epoch(self, epoch: int) -> None:
         """Tell the loss, and its base if it has one, that epoch `epoch`, counted from 0, begins."""
@@ -438,20 +456,18 @@ class CalibrationLoss(nn.Module):
         return cast(Any, super())._apply(keeping_precision, recurse)
 
     def _rows(self, logits: Tensor, target: Tensor, features: Tensor | None) -> Rows:
-        check_batch(logits, target)
-        if is_soft(logits, target):
+        if check_batch(logits, target):
             return self._soft_rows(logits, target, features)
-        classes, table = target.reshape(-1).long(), as_table(logits)
+        classes, table = target.flatten().long(), as_table(logits)
         kept = None
         if features is not None and "features" in self.needs:
             check_features(features, target)
             kept = as_table(features.detach())
         low, high = known_ends(classes) or (-1, 0)
         if low >= 0 and high < logits.shape[1] and not low <= self.ignore_index <= high:
-            valid = torch.ones_like(classes, dtype=torch.bool)
-            return Rows(table, classes, valid, kept, whole=True)
-        valid = classes != self.ignore_index
-        classes = classes.masked_fill(~valid, 0)
+            return Rows(table, classes, None, kept)
+        ignored = classes == self.ignore_index
+        classes = classes.masked_fill(ignored, 0)
         check_range(
             "the classes in target",
             classes,
@@ -459,10 +475,10 @@ class CalibrationLoss(nn.Module):
             f"rows to leave out must hold ignore_index, which is {self.ignore_index}",
         )
         # Zeros instead of the ignored logits: infinities there would reach the gradient as 0 * inf.
-        table = table.masked_fill(~valid[:, None], 0)
+        table = table.masked_fill(ignored[:, None], 0)
         if kept is not None:
-            kept = kept.masked_fill(~valid[:, None], 0)
-        return Rows(table, classes, valid, kept)
+            kept = kept.masked_fill(ignored[:, None], 0)
+        return Rows(table, classes, ignored, kept)
 
     def _soft_rows(self, logits: Tensor, target: Tensor, features: Tensor | None) -> Rows:
         if not self.per_sample:
@@ -483,9 +499,7 @@ class CalibrationLoss(nn.Module):
             soft = soft * self._weights_of_classes(table)
             share = soft.sum(1)
             soft = soft / share.masked_fill(share == 0, 1)[:, None]
-        target = soft.argmax(1)
-        valid = torch.ones_like(target, dtype=torch.bool)
-        return Rows(table, target, valid, kept, soft=soft, share=share)
+        return Rows(table, soft.argmax(1), None, kept, soft=soft, share=share)
 
     def _weights_of_classes(self, logits: Tensor) -> Tensor:
         """Return (K,) class weights, as precise as logits (M, K).
@@ -533,13 +547,13 @@ class CalibrationLoss(nn.Module):
             if share is None:
                 share = self._weights_of_classes(rows.logits)[rows.target] * rows.weight
             values = values * share
-        if not rows.whole:
-            values = values.masked_fill(~rows.valid, 0)
+        if rows.ignored is not None:
+            values = values.masked_fill(rows.ignored, 0)
         term = self._batch_term(rows)
         if self.reduction == "none":
             shared = values if term is None else values + term * rows.weight
             return shared.reshape(shape)
-        if rows.whole and share is None and self.reduction == "mean":
+        if rows.ignored is None and share is None and self.reduction == "mean":
             return values.mean() if term is None else values.mean() + term
         count = rows.count if share is None else share.sum()
         total = values.sum() if term is None else values.sum() + term * count

@@ -17,8 +17,11 @@ def is_soft(logits: Tensor, target: Tensor) -> bool:
     return target.is_floating_point() and target.shape == logits.shape and logits.ndim >= 2
 
 
-def check_batch(logits: Tensor, target: Tensor) -> None:
-    """Check shapes and types of logits (N, K, ...) and target (N, ...), or a soft (N, K, ...).
+def check_batch(logits: Tensor, target: Tensor) -> bool:
+    """Check logits (N, K, ...) and a target (N, ...), or a soft (N, K, ...); return which it is.
+
+    Returns:
+        Whether the target is soft.
 
     Raises:
         InputError: they don't belong together.
@@ -41,6 +44,7 @@ def check_batch(logits: Tensor, target: Tensor) -> None:
         raise InputError(
             f"target must be whole numbers, not {target.dtype}; target.long() makes them so"
         )
+    return soft
 
 
 def _remedy(logits: Tensor, target: Tensor) -> str:
@@ -104,7 +108,7 @@ def known_ends(values: Tensor) -> tuple[int, int] | None:
     On an accelerator it would wait, within torch.compile it would end the graph, and within vmap
     there are no values.
     """
-    if values.device.type != "cpu" or torch.compiler.is_compiling() or not values.numel():
+    if not values.is_cpu or torch.compiler.is_compiling() or not values.numel():
         return None
     try:
         low, high = values.aminmax()

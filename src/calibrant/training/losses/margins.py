@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import isqrt, log
-from typing import Any, ClassVar, Literal, cast, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus, softshrink
 
 from calibrant.core.arguments import argument
+from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
 from calibrant.training.losses.base import DATA_SETS, CalibrationLoss, LossName, Rows
 
 # Up to so many classes their pairs are made one by one.
 _FEW_CLASSES = 32
-# Points of the grid that share a float32 logit, and their distance: sums are exact to 1e-6. Many
-# classes cost more than many points of the grid do.
-_MANY_CLASSES = 4000
-_GRIDS = ((6, 0.25), (4, 0.07))
-_MOST_CELLS = 1024
 # log(1 + x) as a polynomial in x from 0 to 1; its derivative too is exact to about 1e-8 and 1e-13.
 _TERMS = {torch.float32: 10, torch.float64: 20}
 
@@ -39,29 +37,35 @@ def _coefficients(terms: int) -> tuple[float, ...]:
 def pair_sum(logits: Tensor) -> Tensor:
     """Return (M,) the sum over ordered pairs of classes of log(1 + exp(z_k - z_j)), j = k included.
 
-    Work and memory grow with K (sorting aside) instead of K^2 beyond some 30 classes: float32
-    logits are spread on a grid, whose few points stand for them (`_by_grid`); others are sorted
-    (`_by_decays`). The gradient is made along with the value; it has no gradient of its own.
+    The gradient is made along with the value; it has no gradient of its own. See `_pairs`.
 
     Args:
         logits: (M, K) float32 or float64.
     """
-    return with_gradient(logits, *pair_sum_and_gradient(logits.detach()))
+    values = logits.detach()
+    column = values.argmax(1, keepdim=True)
+    return with_gradient(
+        logits, lambda: _pairs(values - values.gather(1, column), column, 1.0, 0.0)
+    )
 
 
-def with_gradient(logits: Tensor, values: Tensor, gradient: Tensor, mean: bool = False) -> Tensor:
-    """Return (M,) values, or () their mean, whose gradient by the logits (M, K) is known.
+Made = tuple[Tensor, Tensor]  # (M, 1) values and their (M, K) gradient by the logits
+
+
+def with_gradient(logits: Tensor, make: Callable[[], Made], mean: bool = False) -> Tensor:
+    """Return (M,) values, or () their mean, whose gradient by the logits (M, K) is made with them.
 
     Args:
         logits: (M, K).
-        values: (M,).
-        gradient: (M, K) each row's value by its logits.
+        make: what makes them; it is called without gradients.
         mean: whether to return the mean.
     """
     if _by_itself(logits):
-        return cast(Any, _Given).apply(logits, values, gradient, mean)
+        return cast(Any, _Given).apply(logits, make, mean)
+    with torch.no_grad():
+        values, gradient = make()
     slope = (gradient * logits).sum(1)
-    values = slope - slope.detach() + values
+    values = slope - slope.detach() + values.squeeze(1)
     return values.mean() if mean else values
 
 
@@ -79,28 +83,29 @@ class MadeAtOnce(CalibrationLoss):
     at_once: ClassVar[int] = 3 << 16
 
     def _row_losses(self, rows: Rows) -> Tensor:
-        return with_gradient(rows.logits, *self._in_parts(rows))
+        return with_gradient(rows.logits, lambda: self._in_parts(rows))
 
     def _of_rows(self, rows: Rows, shape: torch.Size) -> Tensor:
         soft = rows.soft is not None and not self.takes_soft
-        if self.reduction != "mean" or not rows.whole or soft or self.class_weights is not None:
+        left_out = rows.ignored is not None
+        if self.reduction != "mean" or left_out or soft or self.class_weights is not None:
             return super()._of_rows(rows, shape)
-        return with_gradient(rows.logits, *self._in_parts(rows), mean=True)
+        return with_gradient(rows.logits, lambda: self._in_parts(rows), mean=True)
 
-    def _in_parts(self, rows: Rows) -> tuple[Tensor, Tensor]:
+    def _in_parts(self, rows: Rows) -> Made:
         """Return losses and gradient, of as many rows at a time as a processor's cache takes."""
         logits = rows.logits
         step = max(1, self.at_once // logits.shape[1])
-        if len(logits) <= step or not on_host(logits):
+        if len(logits) <= step or on_host(logits.detach()) is None:
             return self._with_cross_entropy(rows)
-        values, gradient = logits.new_empty(len(logits)), torch.empty_like(logits)
+        values, gradient = logits.new_empty(len(logits), 1), torch.empty_like(logits)
         for start in range(0, len(logits), step):
             at = slice(start, start + step)
             values[at], gradient[at] = self._with_cross_entropy(rows.part(at))
         return values, gradient
 
-    def _with_cross_entropy(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return (M,) losses and their (M, K) gradient."""
+    def _with_cross_entropy(self, rows: Rows) -> Made:
+        """Return losses and their gradient; this is called without gradients."""
         raise NotImplementedError
 
 
@@ -115,19 +120,20 @@ class _Given(torch.autograd.Function):
     """Values with a gradient that is known: one node of the graph, and refused if asked twice."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, values: Tensor, gradient: Tensor, mean: bool) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, make: Callable[[], Made], mean: bool) -> Tensor:
+        values, gradient = make()
         ctx.save_for_backward(logits, gradient)
-        return values.mean() if mean else values
+        return values.mean() if mean else values.squeeze(1)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:  # pyright: ignore
         logits, gradient = ctx.saved_tensors
         (outer,) = grad_outputs
-        outer = outer[:, None] if outer.ndim else outer / len(logits)
+        outer = outer.unsqueeze(1) if outer.ndim else outer / len(logits)
         gradient = gradient * outer
         if torch.is_grad_enabled():  # It may be differentiated again.
             gradient = cast(Any, _Once).apply(logits, gradient)
-        return gradient, None, None, None
+        return gradient, None, None
 
 
 class _Once(torch.autograd.Function):
@@ -145,85 +151,173 @@ class _Once(torch.autograd.Function):
         )
 
 
-@torch.no_grad()
-def pair_sum_and_gradient(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the (M,) sums of `pair_sum` and their (M, K) gradients."""
-    classes = logits.shape[1]
-    if classes <= _FEW_CLASSES:
-        apart = logits[:, :, None] - logits[:, None, :]
-        return softplus(apart).sum((1, 2)), apart.sigmoid_().sum(2).mul_(2).sub_(classes)
-    if logits.dtype == torch.float32 and on_host(logits):
-        sharing, step = _GRIDS[classes >= _MANY_CLASSES]
-        down = (logits.amax(1, keepdim=True) - logits).div_(step)
-        # A logit that isn't finite fails the test, too.
-        if (last := float(down.max())) < _MOST_CELLS:
-            # Rounded up, so that batches share tables of distances.
-            round_to = 1 << max(4, int(last).bit_length() - 3)
-            return _by_grid(down, (int(last) // round_to + 1) * round_to, sharing, step)
-    return _by_decays(logits)
+def _pairs(below: Tensor, column: Tensor, each: float, true: float) -> Made:
+    """Return sums over pairs of classes, and what they do to each logit.
 
-
-def on_host(logits: Tensor) -> bool:
-    """Whether values can be looked at without waiting, and by NumPy."""
-    if logits.device.type != "cpu" or torch.compiler.is_compiling() or not logits.numel():
-        return False
-    try:
-        logits.detach().numpy()
-    except RuntimeError:  # Within vmap there are no values.
-        return False
-    return True
-
-
-def _by_grid(down: Tensor, cells: int, sharing: int, step: float) -> tuple[Tensor, Tensor]:
-    """Return sums and gradients of logits that are spread on a grid.
-
-    Points around a logit share it by the weights of polynomial interpolation, and it takes its
-    share of what is found for them. Two orders of a pair with distance d add up to
-    2 log(2 cosh(d / 2)), and push it apart with tanh(d / 2).
+    Values are each sum_jk log(1 + exp(z_k - z_j)), over ordered pairs with j = k included, plus
+    true sum_k log(2 cosh((z_k - z_y) / 2)), y the class in `column`; the force of the latter on y
+    itself is left out. Work and memory grow with K (sorting aside) instead of K^2 beyond some 30
+    classes: float32 logits are spread on a grid, whose few points stand for them (`_by_grid`);
+    others are sorted (`_by_decays`).
 
     Args:
-        down: (M, K) steps of the grid down from the largest logit.
-        cells: how many hold them.
-        sharing: how many points share a logit.
-        step: of the grid.
+        below: (M, K) z_k - max z.
+        column: (M, 1) y.
+        each: weight of the first sum.
+        true: weight of the second.
     """
-    rows, classes = down.shape
-    cell = down.long()
-    powers = down.new_ones(sharing, rows, classes)
-    torch.sub(down, cell, out=powers[1])
-    for power in range(2, sharing):
-        torch.mul(powers[power - 1], powers[1], out=powers[power])
-    powers = powers.view(sharing, -1)
-    cell = cell.add_(torch.arange(rows)[:, None], alpha=cells).view(-1)
-    moments = down.new_zeros(sharing, rows * cells)
-    moments.scatter_add_(1, cell.expand(sharing, -1), powers)
-    points = cells + sharing - 1
-    weights = _interpolation(sharing)
-    # The share of each neighbour lies one point further: so do rows that are one number longer.
-    shares = down.new_zeros(sharing, rows, points + 1)
-    shifted = shares.as_strided((sharing, rows, cells), (rows * (points + 1) + 1, points + 1, 1))
-    shifted.copy_((weights @ moments).view(sharing, rows, cells))
-    mass = shares.sum(0)[:, :points]
-    single, push = (mass @ _between(points, step)).chunk(2, 1)
-    forces = push.unfold(1, cells, 1).transpose(0, 1).reshape(sharing, -1)
-    slopes = (weights.T @ forces).index_select(1, cell).mul_(powers).sum(0)
-    return (mass * single).sum(1), slopes.view(rows, classes)
+    classes = below.shape[1]
+    grid = _grid_of(below) if classes > _FEW_CLASSES else None
+    # As a heavier charge of that class, unless it would outweigh all pairs in a sum of float32.
+    heavier = grid is not None and abs(true) <= 8 * each * classes
+    if grid is not None:
+        values, slopes = _by_grid(below, column, each, true / (2 * each) if heavier else 0.0, grid)
+    else:
+        values, slopes = (_one_by_one if classes <= _FEW_CLASSES else _by_decays)(below)
+        values, slopes = values.mul_(each), slopes.mul_(each)
+    if not heavier:
+        apart = below - below.gather(1, column)
+        # log(2 cosh(x / 2)) = log(1 + exp(x)) - x / 2
+        values.add_(softplus(apart).sub_(apart, alpha=0.5).sum(1), alpha=true)
+        slopes.add_(apart.sigmoid_().sub_(0.5), alpha=true)
+    return values.unsqueeze(1), slopes
+
+
+def _one_by_one(logits: Tensor) -> tuple[Tensor, Tensor]:
+    apart = logits[:, :, None] - logits[:, None, :]
+    return softplus(apart).sum((1, 2)), apart.sigmoid_().sum(2).mul_(2).sub_(logits.shape[1])
+
+
+def on_host(logits: Tensor) -> NDArray[Any] | None:
+    """Return values, where they can be looked at without waiting and by NumPy; they are shared."""
+    if not logits.is_cpu or torch.compiler.is_compiling() or not logits.numel():
+        return None
+    try:
+        return logits.numpy()
+    except RuntimeError:  # Within vmap there are no values.
+        return None
+
+
+class _Grid(NamedTuple):
+    """Points at equal distances that stand for logits, those around a logit for each.
+
+    Attributes:
+        points: how many there are.
+        split: cells between two points; in each, polynomials say how much of a logit a point gets.
+        terms: of these polynomials.
+        force_terms: of those that say how much of the force on a point acts on a logit.
+    """
+
+    points: int
+    split: int
+    terms: int
+    force_terms: int
+
+    @property
+    def cells(self) -> int:
+        """How many there are."""
+        return (self.points - _SHARING + 1) * self.split
+
+
+# The distance of points, and how many share a logit: sums are exact to 1e-6 of themselves, forces
+# to 5e-6 of the largest.
+_STEP, _SHARING, _MOST_POINTS = 0.5, 10, 512
+# Split, terms and terms of the force: terms cost something for each logit, cells for each point.
+# Where logits are more than a quarter of the square of the points, more cells are the quicker ones.
+_FEW_CELLS, _MANY_CELLS, _MOST_FOR_CELLS = (1, 5, 4), (5, 3, 3), 128
+
+
+def _grid_of(below: Tensor) -> _Grid | None:
+    """Return a grid that holds (M, K) logits below their top, if one will do."""
+    if below.dtype != torch.float32 or on_host(below) is None:
+        return None
+    last = -float(below.amin()) / _STEP
+    if not last < _MOST_POINTS:  # nor of a logit that isn't finite
+        return None
+    # Rounded up, so that batches share tables, and so that float32 may round as well.
+    round_to = 1 << max(3, int(last).bit_length() - 3)
+    points = ((int(last) + 1) // round_to + 1) * round_to + _SHARING - 1
+    many = points <= min(_MOST_FOR_CELLS, 2 * isqrt(below.shape[1]))
+    return _Grid(points, *(_MANY_CELLS if many else _FEW_CELLS))
+
+
+def _by_grid(
+    below: Tensor, column: Tensor, each: float, extra: float, grid: _Grid
+) -> tuple[Tensor, Tensor]:
+    """Return (M,) sums and (M, K) gradients of logits that are spread on a grid.
+
+    Args:
+        below: (M, K) z_k - max z.
+        column: (M, 1) a class that counts 1 + extra times, but not for pairs with itself.
+        each: weight of a pair.
+        extra: see `column`.
+        grid: that holds them.
+    """
+    spread, bonds, forces = _tables(grid)
+    rows = len(below)
+    place = below.mul(-grid.split / _STEP)
+    cell = place.int().long()  # twice as quick as at once
+    place.frac_()
+    moments = place.new_zeros(rows, grid.terms, grid.cells)
+    charge = torch.ones_like(place).scatter_(1, column, 1 + extra)
+    for term in range(grid.terms):
+        moments[:, term].scatter_add_(1, cell, charge.mul_(place) if term else charge)
+    mass = moments.view(rows, -1) @ spread
+    values = (mass @ bonds).mul_(mass).sum(1).sub_(extra**2 * log(2)).mul_(each)
+    found = (mass.mul_(each) @ forces).view(rows, grid.force_terms, -1)
+    slopes = found[:, -1].gather(1, cell)
+    for term in reversed(range(grid.force_terms - 1)):
+        slopes = slopes.mul_(place).add_(found[:, term].gather(1, cell))
+    return values, slopes
 
 
 @lru_cache(maxsize=8)
-def _between(points: int, step: float) -> Tensor:
-    """Return (P, 2 P) what points of a grid do to each other: log(2 cosh(d / 2)), tanh(d / 2)."""
-    at = torch.arange(points, dtype=torch.float64).mul_(step / 2)
-    half = at[:, None] - at
-    single = half.abs().mul_(-2).exp_().log1p_().add_(half.abs())
-    return torch.cat((single, half.tanh_()), 1).float()
+def _tables(grid: _Grid) -> tuple[Tensor, ...]:
+    """Return tables of a grid, with C cells and P points, T and U terms.
+
+    Returns:
+        (T C, P) powers in cells to points, (P, P) what points cost each other, (P, U C) points to
+        the force in cells as a polynomial.
+    """
+    at = _STEP * np.arange(grid.points)
+    apart = at[:, None] - at
+    tables = [np.zeros((terms, grid.cells, grid.points)) for terms in grid[2:]]
+    for table, of in zip(tables, (_bond, _force), strict=True):
+        for part in range(grid.split):
+            shares, cells = _shares(of, part, grid.split, len(table)), grid.cells // grid.split
+            for point in range(_SHARING):
+                to = range(point, point + cells)
+                table[:, range(part, grid.cells, grid.split), to] = shares[:, point, None]
+    spread, found = (table.reshape(-1, grid.points) for table in tables)
+    made = spread, _bond(apart), 2 * _force(apart) @ found.T
+    return tuple(torch.tensor(table, dtype=torch.float32) for table in made)
 
 
-@cache
-def _interpolation(points: int) -> Tensor:
-    """Return (P, P) weights of neighbouring points, as polynomials in the place between two."""
-    place = np.arange(points) - (points // 2 - 1.0)
-    return torch.tensor(np.linalg.inv(np.vander(place, increasing=True)).T, dtype=torch.float32)
+def _shares(
+    of: Callable[[FloatArray], FloatArray], part: int, split: int, terms: int
+) -> FloatArray:
+    """Return (T, S) w with f(d - h (i + t) / n) ~ sum_ms t^m w_ms f(d - h x_s), t from 0 to 1.
+
+    The x_s are the points around the cell i of n, h the step: least squares over distances d.
+    """
+    places = np.linspace(0, 1, 33)
+    around = np.arange(_SHARING) - (_SHARING // 2 - 1.0)
+    distances = np.linspace(-12, 12, 241)[:, None]
+    known, wanted = (of(distances - _STEP * at) for at in (around, (part + places) / split))
+    shares = np.linalg.lstsq(known, wanted, 1e-9)[0]
+    powers = np.vander(places, terms, increasing=True)
+    return cast(FloatArray, np.linalg.lstsq(powers, shares.T, None)[0])
+
+
+def _bond(distance: FloatArray) -> FloatArray:
+    """Return log(2 cosh(d / 2)), which a pair costs in each of its orders, on average."""
+    half = np.abs(distance) / 2
+    return half + np.log1p(np.exp(-2 * half))
+
+
+def _force(distance: FloatArray) -> FloatArray:
+    """Return the derivative of `_bond`."""
+    return np.tanh(distance / 2) / 2
 
 
 def _by_decays(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -320,16 +414,17 @@ class MbLS(MadeAtOnce):
     margin: float = argument(6.0, at_least=0)
     class_reduction: ClassReduction = argument("mean", choices=get_args(ClassReduction))
 
-    @torch.no_grad()
-    def _with_cross_entropy(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        values, gradient, gaps = rows.likelihood()
+    def _with_cross_entropy(self, rows: Rows) -> Made:
+        place = _top_of(rows.logits.detach()).unsqueeze(1)
+        values, gradient, gaps, _ = rows.likelihood(place)
         weight = self.alpha / (gaps.shape[1] if self.class_reduction == "mean" else 1)
         excess = softshrink(gaps, self.margin)
-        values.sub_(excess.sum(1), alpha=weight)
-        forces = excess.sign_()  # the same on each class beyond the margin
-        gradient.add_(forces, alpha=weight)
-        force = forces.sum(1, keepdim=True).mul_(-weight)
-        gradient.scatter_add_(1, _top_of(gaps)[:, None], force)
+        values.sub_(excess.sum(1, keepdim=True), alpha=weight)
+        # The force is the same on each class beyond the margin. In place, as numbers: into booleans
+        # comparing takes a processor many times as long.
+        beyond = excess.lt_(0)
+        gradient.sub_(beyond, alpha=weight)
+        gradient.scatter_add_(1, place, beyond.sum(1, keepdim=True).mul_(weight))
         return values, gradient
 
 
@@ -376,32 +471,29 @@ class ACLS(MadeAtOnce):
     margin: float = argument(10.0, at_least=0)
     reference: Literal["raw", "min"] = argument("raw", choices=("raw", "min"))
 
-    @torch.no_grad()
-    def _with_cross_entropy(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        values, gradient, gaps = rows.likelihood()
-        logits = rows.logits.detach()
-        weight = self.alpha * self.negative / (logits.shape[1] - 1)
+    def _with_cross_entropy(self, rows: Rows) -> Made:
+        values, gradient, gaps, top = rows.likelihood()
+        weight = self.alpha * self.negative / (gaps.shape[1] - 1)
         excess = softshrink(gaps, self.margin)  # of the top itself there is none
         gradient.add_(excess, alpha=2 * weight)
-        values.add_(excess.square_().sum(1), alpha=weight)
-        floor = logits.amin(1, keepdim=True) if self.reference == "min" else 0.0
-        peak = (logits.amax(1, keepdim=True) - floor - self.margin).relu_()
+        values.add_(excess.square_().sum(1, keepdim=True), alpha=weight)
+        if self.reference == "min":
+            top = gaps.amin(1, keepdim=True).neg_()
+        peak = top.sub_(self.margin).relu_()
         weight = self.alpha * self.positive
-        # By signs: comparing takes a processor many times as long.
-        below = gaps.sign_()
-        tops = below.sum(1, keepdim=True).add_(logits.shape[1])
-        force = 2 * weight * peak
-        gradient.add_(force).addcmul_(below, force)
-        values.add_((tops * peak.square_())[:, 0], alpha=weight)
+        tops = gaps.ge_(0)
+        gradient.addcmul_(tops, peak, value=2 * weight)
+        values.addcmul_(tops.sum(1, keepdim=True).mul_(peak), peak, value=weight)
         return values, gradient
 
 
 def _top_of(logits: Tensor) -> Tensor:
     """Return (M,) the class of the largest logit, the first of several."""
     # NumPy looks for it six times as fast as torch does on a processor.
-    if on_host(logits):
-        return cast(Any, torch).from_numpy(logits.numpy().argmax(1))
-    return logits.argmax(1)
+    values = on_host(logits)
+    if values is None:
+        return logits.argmax(1)
+    return cast(Any, torch).from_numpy(values.argmax(1))
 
 
 @dataclass(eq=False, repr=False)
@@ -432,28 +524,24 @@ class CPC(MadeAtOnce):
         ),
     )
 
-    at_once: ClassVar[int] = 1 << 15  # each is several powers and shares
+    at_once: ClassVar[int] = 1 << 16  # each needs several tensors of its size
 
     discrimination: float = argument(1.0, at_least=0)
     exclusion: float = argument(1.0, at_least=0)
 
-    @torch.no_grad()
-    def _with_cross_entropy(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return (M,) cross-entropy with both penalties, and its (M, K) gradient."""
-        values, gradient, below = rows.likelihood()
-        column, classes = rows.target[:, None], below.shape[1]
-        gaps = below - below.gather(1, column)
-        weight, each = self.discrimination / (classes - 1), 0.0
+    def _with_cross_entropy(self, rows: Rows) -> Made:
+        values, gradient, below, _ = rows.likelihood()
+        column, classes = rows.target.unsqueeze(1), below.shape[1]
+        # Of all pairs those with the true class are taken off, in both orders, and come back with
+        # the other weight; log(1 + exp(x)) = log(2 cosh(x / 2)) + x / 2.
+        apart, each = self.discrimination / (classes - 1), 0.0
         if classes > 2:
-            # All pairs but those with the true class, in both orders.
             each = self.exclusion / (2 * (classes - 1) * (classes - 2))
-            weight -= 2 * each
-            pairs, slopes = pair_sum_and_gradient(rows.logits.detach())
-            gradient.add_(slopes.add_(1), alpha=each)
-            values.add_(pairs.add_(gaps.sum(1)), alpha=each)
+        pairs, slopes = _pairs(below, column, each, apart - 2 * each)
+        gaps = below.sum(1, keepdim=True).sub_(below.gather(1, column), alpha=classes)
         # What the true class does to itself is no pair: log 2, and no force.
-        values.add_(softplus(gaps).sum(1), alpha=weight).sub_((weight + each) * log(2))
-        gradient.add_(gaps.sigmoid_(), alpha=weight)
+        values.add_(pairs).add_(gaps, alpha=apart / 2).sub_((apart - each) * log(2))
+        gradient.add_(slopes).add_(apart / 2)
         # A shift of all logits changes nothing: the forces of a row add up to 0.
         gradient.scatter_add_(1, column, gradient.sum(1, keepdim=True).neg_())
         return values, gradient

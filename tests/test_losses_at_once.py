@@ -59,7 +59,8 @@ CASES: list[tuple[Callable[[], Any], Callable[[Tensor, Tensor, Any], Tensor]]] =
 def test_values_and_gradients_are_those_of_the_formula(
     make: Any, formula: Any, soft: bool, many: int, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "_MANY_CLASSES", many)
+    monkeypatch.setattr(base, "MANY_CLASSES", many)
+    monkeypatch.setattr(margins, "MANY_CLASSES", many)
     monkeypatch.setattr(margins.MadeAtOnce, "at_once", at_once)
     draw = torch.Generator().manual_seed(0)
     logits = 4 * torch.randn(9, CLASSES, generator=draw, dtype=torch.float64)

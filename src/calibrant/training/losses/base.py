@@ -85,30 +85,29 @@ class Rows:
         ignored, soft = (each if each is None else each[at] for each in (self.ignored, self.soft))
         return Rows(self.logits[at], self.target[at], ignored, soft=soft)
 
-    def likelihood(self, place: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def likelihood(
+        self, known: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return cross-entropy, its gradient, and the logits below their top; without gradients.
 
         Args:
-            place: (M, 1) the class of the largest logit, if it is known.
+            known: (M, 1) the largest logit and its class, if they are.
 
         Returns:
             (M, 1) losses, their (M, K) gradient by the logits, (M, K) z_k - max z, (M, 1) max z.
         """
         logits, column = self.logits, self.target.unsqueeze(1)
-
-        def largest(table: Tensor) -> Tensor:
-            return table.amax(1, keepdim=True) if place is None else table.gather(1, place)
-
-        top = largest(logits)
+        top = logits.amax(1, keepdim=True) if known is None else known[0]
         gaps = logits - top
         # torch's softmax takes twice as long where classes are few, and half where many.
-        if logits.shape[1] < _MANY_CLASSES:
+        if logits.shape[1] < MANY_CLASSES:
             gradient = gaps.exp()
             total = gradient.sum(1, keepdim=True)
             gradient.div_(total)
         else:
             gradient = logits.softmax(1)
-            total = largest(gradient).reciprocal_()
+            most = gradient.amax(1, keepdim=True) if known is None else gradient.gather(1, known[1])
+            total = most.reciprocal_()
         if self.soft is not None:
             gradient.mul_(self.soft.sum(1, keepdim=True)).sub_(self.soft)
             return self.cross_entropy.detach().unsqueeze(1), gradient, gaps, top
@@ -182,8 +181,9 @@ ClassWeights = Sequence[float] | Tensor | None
 DEFAULT_IGNORE_INDEX = -100  # as in torch
 # Whose published settings losses know.
 DATA_SETS = ("cifar10", "cifar100", "tiny-imagenet", "cub", "aircraft")
-# From which on torch's softmax is quicker than its steps one by one.
-_MANY_CLASSES = 64
+# From which on torch's softmax is quicker than its steps one by one, and its search for the largest
+# logit slower than NumPy's.
+MANY_CLASSES = 64
 # Batches after which it is said that nobody tells a loss of epochs, and steps of the optimiser
 # after which a gate that has gradients must have moved.
 PATIENCE = 50

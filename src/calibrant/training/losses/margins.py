@@ -17,7 +17,7 @@ from torch.nn.functional import softplus, softshrink
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
-from calibrant.training.losses.base import DATA_SETS, CalibrationLoss, LossName, Rows
+from calibrant.training.losses.base import DATA_SETS, MANY_CLASSES, CalibrationLoss, LossName, Rows
 
 # Up to so many classes their pairs are made one by one.
 _FEW_CLASSES = 32
@@ -415,8 +415,8 @@ class MbLS(MadeAtOnce):
     class_reduction: ClassReduction = argument("mean", choices=get_args(ClassReduction))
 
     def _with_cross_entropy(self, rows: Rows) -> Made:
-        place = _top_of(rows.logits.detach()).unsqueeze(1)
-        values, gradient, gaps, _ = rows.likelihood(place)
+        top, place = _top_of(rows.logits.detach())
+        values, gradient, gaps, _ = rows.likelihood((top, place))
         weight = self.alpha / (gaps.shape[1] if self.class_reduction == "mean" else 1)
         excess = softshrink(gaps, self.margin)
         values.sub_(excess.sum(1, keepdim=True), alpha=weight)
@@ -487,13 +487,13 @@ class ACLS(MadeAtOnce):
         return values, gradient
 
 
-def _top_of(logits: Tensor) -> Tensor:
-    """Return (M,) the class of the largest logit, the first of several."""
-    # NumPy looks for it six times as fast as torch does on a processor.
-    values = on_host(logits)
+def _top_of(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (M, 1) the largest logit and its class, the first of several."""
+    values = None if logits.shape[1] < MANY_CLASSES else on_host(logits)
     if values is None:
-        return logits.argmax(1)
-    return cast(Any, torch).from_numpy(values.argmax(1))
+        return logits.max(1, keepdim=True)
+    place = cast(Tensor, cast(Any, torch).from_numpy(values.argmax(1))).unsqueeze(1)
+    return logits.gather(1, place), place
 
 
 @dataclass(eq=False, repr=False)

@@ -169,16 +169,21 @@ class Calibrator(Estimator):
             return self._fit_shards(work, sample, seed)
         if sample is not None:
             raise InputError("a sample is drawn of Shards only; take(...) gives rows of these")
+        with watched(watch, predictions.n):
+            self._fit_memory(predictions)
+        return self
+
+    def _fit_memory(self, predictions: Predictions) -> None:
+        """Fit to rows in memory; `PerLabel`, which is no map of its own, has another way."""
         self.class_names_ = None if predictions.top_only else predictions.class_names
         self.called_ = self.class_names_
+        rows = self._prepared(predictions)
         copies_found = None
-        with watched(watch, predictions.n):
-            rows = self._prepared(predictions)
-            if self.cross_validates and predictions.kind == "logits":
-                rows, copies_found = with_copies_together(rows)
-            with one_blas_thread():
-                self.fit_report_ = self._fit(rows)
-            self.fitted_to_ = sketch_of(predictions)
+        if self.cross_validates and predictions.kind == "logits":
+            rows, copies_found = with_copies_together(rows)
+        with one_blas_thread():
+            self.fit_report_ = self._fit(rows)
+        self.fitted_to_ = sketch_of(predictions)
         for note in (copies_found, note_of_zeros(self)):
             if note:
                 self._note(note)
@@ -187,7 +192,6 @@ class Calibrator(Estimator):
                 f"{counted(rows.n, 'row')} can't determine the {self.n_parameters} parameters of "
                 f"'{self.method}'; a method with fewer is safer"
             )
-        return self
 
     @property
     def cross_validates(self) -> bool:

@@ -16,7 +16,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.outputs import StrPath
 from calibrant.core.result import Drawn
 from calibrant.core.text import counted
-from calibrant.core.weights import codes_of
+from calibrant.core.weights import codes_of, times
 from calibrant.evaluation.formatting import percent
 from calibrant.evaluation.uncertainty import deviations, wilson_interval
 from calibrant.metrics.resampling import cluster_stretch
@@ -92,8 +92,7 @@ class DecidedRows:
 
     def per_unit(self, values: NDArray[Any]) -> FloatArray:
         """Return the (M,) weighted sums of (N,) values over each unit."""
-        weighted = values if self.weight is None else values * self.weight
-        return np.bincount(self.unit, weighted, self.units).astype(np.float64)
+        return np.bincount(self.unit, times(values, self.weight), self.units).astype(np.float64)
 
     def share(
         self, some: NDArray[np.bool_], level: float, among: NDArray[np.bool_] | None = None

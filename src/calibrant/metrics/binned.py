@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from calibrant.core.arguments import within
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import InputError
-from calibrant.core.weights import total
+from calibrant.core.weights import times, total
 from calibrant.metrics.metric_types import BIASED, BINS_COST, CurveMetric
 from calibrant.metrics.top_label import (
     PairKind,
@@ -106,8 +106,8 @@ class BinSums:
         index = bin_index(rows.confidence, cell_edges(n_bins, strategy))
         return cls(
             np.bincount(index, rows.weight, n_bins).astype(np.float64),
-            np.bincount(index, _weighing(rows.confidence, rows), n_bins).astype(np.float64),
-            np.bincount(index, _weighing(rows.correct, rows), n_bins).astype(np.float64),
+            np.bincount(index, times(rows.confidence, rows.weight), n_bins).astype(np.float64),
+            np.bincount(index, times(rows.correct, rows.weight), n_bins).astype(np.float64),
         )
 
     @classmethod
@@ -162,10 +162,6 @@ class BinSums:
     def _mean(self, total: FloatArray) -> FloatArray:
         empty = np.full(total.shape, np.nan)
         return np.divide(total, self.count, out=empty, where=self.count > 0)
-
-
-def _weighing(values: FloatArray, rows: TopLabel) -> FloatArray:
-    return values if rows.weight is None else values * rows.weight
 
 
 def bin_index(confidence: NDArray[np.floating], edges: FloatArray) -> IntArray:
@@ -240,9 +236,7 @@ def expected_calibration_error(
     if convention == "right-closed":  # sums over bins need no sorted rows
         index = even_bin_index(confidence, n_bins)
         residual = np.minimum(confidence, 1.0) - correct
-        if weight is not None:
-            residual *= weight
-        sums = np.bincount(index, residual)
+        sums = np.bincount(index, times(residual, weight))
         return float(np.abs(sums).sum() / total(len(confidence), weight))
     within("convention", convention, choices=get_args(EdgeConvention))
     rows = TopLabel.sort(confidence, correct, weight)

@@ -193,14 +193,9 @@ def _resampled_losses(
     for start in range(0, resamples, step):
         size = min(step, resamples - start)
         counts = draw_rows(rng, n, size, clusters)
-        if summary.weights is None and clusters is None:
-            losses[start : start + size] = counts @ per_row / n
-        else:
-            weighed = counts if summary.weights is None else counts * summary.weights
-            losses[start : start + size] = weighed @ per_row / weighed.sum(axis=1, keepdims=True)
-    if summary.weights is None:
-        return losses, f.mean(axis=0)
-    return losses, summary.weights @ f / summary.weights.sum()
+        weighed = counts if summary.weights is None else counts * summary.weights
+        losses[start : start + size] = weighed @ per_row / weighed.sum(axis=1, keepdims=True)
+    return losses, np.average(f, axis=0, weights=summary.weights)
 
 
 def _honest_gaps(

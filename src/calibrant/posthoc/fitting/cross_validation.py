@@ -363,15 +363,8 @@ def difference_of_losses(
         worth: how much rows count; clusters are the units of the variance where there are any.
     """
     differences = first - second
-    if worth.weights is not None or worth.clusters is not None:
-        middle = mean(differences, worth.weights)
-        error = (worth.variance(differences) * shared_rows_factor(folds)) ** 0.5
-        return Difference(middle, error)
-    rows = len(differences)
-    spread = float(differences.std(ddof=1)) if rows > 1 else 0.0
-    return Difference(
-        float(differences.mean()), spread * float(np.sqrt(shared_rows_factor(folds) / rows))
-    )
+    error = (worth.variance(differences) * shared_rows_factor(folds)) ** 0.5
+    return Difference(mean(differences, worth.weights), error)
 
 
 NO_CLEAR_GAIN = "took one temperature: cross-validation shows no clear gain over it"

@@ -186,8 +186,7 @@ class LinearLikelihood:
             inputs, labels, classes = rows.inputs, rows.labels, rows.inputs.shape[1]
             own = inputs[np.arange(len(labels)), labels]
             count = np.bincount(labels, rows.weights, classes).astype(np.float64)
-            if rows.weights is not None:
-                own, inputs = own * rows.weights, inputs * rows.weights[:, None]
+            own, inputs = times(own, rows.weights), times(inputs, rows.weights)
             if self.square:
                 at_labels = np.zeros((classes, classes))
                 np.add.at(at_labels, labels, inputs)

@@ -261,11 +261,9 @@ class SMART(SummaryTemperature):
             message = "Eq. 6 is not a proper score: expect a worse calibration than before the fit"
             warn_caller(ImproperObjectiveWarning(message))
         self.reference_ = reference
-        self.mean_, deviation = indicator.mean(axis=0), indicator.std(axis=0)
-        if rows.weights is not None:
-            self.mean_ = np.average(indicator, axis=0, weights=rows.weights)
-            away = (indicator - self.mean_) ** 2
-            deviation = np.sqrt(np.average(away, axis=0, weights=rows.weights))
+        self.mean_ = np.average(indicator, axis=0, weights=rows.weights)
+        away = (indicator - self.mean_) ** 2
+        deviation = np.sqrt(np.average(away, axis=0, weights=rows.weights))
         self.deviation_ = np.where(deviation > 0, deviation, 1.0)
         inputs = indicator - self.mean_
         inputs /= self.deviation_

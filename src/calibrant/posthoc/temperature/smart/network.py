@@ -193,10 +193,7 @@ class TemperatureNetwork:
         if width == 1:
             directions = np.where(np.arange(hidden) % 2 == 0, 1.0, -1.0)[:, None]
         shares = (np.arange(hidden) + rng.random(hidden)) / hidden
-        if weights is None:
-            bends = np.quantile(inputs, shares, axis=0)
-        else:
-            bends = np.stack([quantiles(column, shares, weights) for column in inputs.T], axis=1)
+        bends = np.stack([quantiles(column, shares, weights) for column in inputs.T], axis=1)
         bias = np.log(np.expm1(temperature - TEMPERATURE_FLOOR))
         return cls(
             directions, -(directions * bends).sum(axis=1), np.zeros(hidden), np.array([bias])

@@ -22,11 +22,11 @@ from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.posthoc.temperature.smart import calibrator as smart_module
 from calibrant.posthoc.temperature.smart.calibrator import (
     INDICATORS,
-    LARGEST_RELATIVE_TEMPERATURE,
     SMART,
     indicator_values,
 )
 from calibrant.posthoc.temperature.smart.fitting import (
+    LARGEST_RELATIVE_TEMPERATURE,
     SoftBinnedCalibration,
     SoftBins,
     Tempered,

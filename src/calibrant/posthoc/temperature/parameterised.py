@@ -20,10 +20,12 @@ from calibrant.posthoc.fitting.minimizing import in_own_order
 from calibrant.posthoc.state import learnt
 from calibrant.posthoc.temperature.scaling import RowTemperature
 from calibrant.posthoc.temperature.smart.fitting import (
-    LARGEST_RELATIVE_TEMPERATURE,
     Penalised,
+    betas_of,
     brier,
     fit_network,
+    on_scale,
+    standardised,
 )
 from calibrant.posthoc.temperature.smart.network import TEMPERATURE_FLOOR
 from calibrant.predictions.predictions import Predictions
@@ -241,11 +243,9 @@ class ParameterisedTemperature(RowTemperature):
         notes = start.report(rows.n).notes
         self.reference_ = start.beta
         values = self._largest(ranked, start.beta)
-        self.mean_, deviation = values.mean(axis=0), values.std(axis=0)
         # Of few classes the last is what the others leave: rounding isn't information.
-        self.deviation_ = np.where(deviation > 1e-9, deviation, 1.0)
-        inputs = (values - self.mean_) / self.deviation_
-        self.low_, self.high_ = inputs.min(axis=0), inputs.max(axis=0)
+        inputs, scale = standardised(values, least=1e-9)
+        self.mean_, self.deviation_, self.low_, self.high_ = scale
         no_gain = start.warning is None and self.guard and self._no_gain(predictions)
         if no_gain:
             notes = (*notes, NO_CLEAR_GAIN)
@@ -292,12 +292,9 @@ class ParameterisedTemperature(RowTemperature):
         """Return the inverse temperatures that the network reads off the largest logits."""
         width = int(learnt["mean_"].shape[0])
         known = _largest_of(xp, xp.astype(logits, xp.float64), width, masks)
-        inputs = (known * learnt["reference_"] - learnt["mean_"]) / learnt["deviation_"]
-        inputs = xp.minimum(xp.maximum(inputs, learnt["low_"]), learnt["high_"])
+        inputs = on_scale(xp, known * learnt["reference_"], learnt)
         relative = LayeredNetwork.temperatures(xp, inputs, learnt["network_"], HIDDEN)
-        return learnt["reference_"] / xp.minimum(
-            relative, xp.full_like(relative, LARGEST_RELATIVE_TEMPERATURE)
-        )
+        return betas_of(xp, relative, learnt["reference_"])
 
 
 def _largest_of(xp: Any, logits: Array, width: int, masks: bool) -> Array:

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import ImproperObjectiveWarning, InputError, warn_caller
@@ -24,13 +22,15 @@ from calibrant.posthoc.state import learnt
 from calibrant.posthoc.temperature.scaling import SummaryTemperature
 from calibrant.posthoc.temperature.smart.damped import fit_damped, make_curvature
 from calibrant.posthoc.temperature.smart.fitting import (
-    LARGEST_RELATIVE_TEMPERATURE,
     ObjectiveName,
     Penalised,
     SoftBins,
+    betas_of,
     fit_network,
     make_objective,
     objective_names,
+    on_scale,
+    standardised,
 )
 from calibrant.posthoc.temperature.smart.network import TemperatureNetwork, temperatures
 from calibrant.predictions.predictions import Predictions
@@ -261,13 +261,8 @@ class SMART(SummaryTemperature):
             message = "Eq. 6 is not a proper score: expect a worse calibration than before the fit"
             warn_caller(ImproperObjectiveWarning(message))
         self.reference_ = reference
-        self.mean_ = np.average(indicator, axis=0, weights=rows.weights)
-        away = (indicator - self.mean_) ** 2
-        deviation = np.sqrt(np.average(away, axis=0, weights=rows.weights))
-        self.deviation_ = np.where(deviation > 0, deviation, 1.0)
-        inputs = indicator - self.mean_
-        inputs /= self.deviation_
-        self.low_, self.high_ = inputs.min(axis=0), inputs.max(axis=0)
+        inputs, scale = standardised(indicator, rows.weights)
+        self.mean_, self.deviation_, self.low_, self.high_ = scale
         bins = SoftBins(self.n_bins, self.width)
         objective = make_objective(
             self.objective, bins=bins, delta=self.delta, smoothing=self.smoothing
@@ -296,14 +291,6 @@ class SMART(SummaryTemperature):
     def betas(self, xp: Any, logits: Array, learnt: Learnt, masks: bool) -> Array:
         """Return the inverse temperatures that the network reads off the indicator."""
         indicator = indicator_of(self.indicator, xp, logits, masks)
-        return _betas_at(xp, indicator * self._unit(learnt["reference_"]), learnt)
-
-
-def _betas_at(xp: Any, indicator: Array, learnt: Learnt) -> Array:
-    inputs = (indicator - learnt["mean_"]) / learnt["deviation_"]
-    inputs = xp.minimum(xp.maximum(inputs, learnt["low_"]), learnt["high_"])
-    weights = (learnt[name] for name in ("w1_", "b1_", "w2_", "b2_"))
-    relative = temperatures(xp, inputs, *weights)
-    return learnt["reference_"] / xp.minimum(
-        relative, xp.full_like(relative, LARGEST_RELATIVE_TEMPERATURE)
-    )
+        inputs = on_scale(xp, indicator * self._unit(learnt["reference_"]), learnt)
+        weights = (learnt[name] for name in ("w1_", "b1_", "w2_", "b2_"))
+        return betas_of(xp, temperatures(xp, inputs, *weights), learnt["reference_"])

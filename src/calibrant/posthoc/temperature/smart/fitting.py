@@ -22,8 +22,9 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, g
 
 import numpy as np
 
-from calibrant.core.arrays import BoolArray, FloatArray, for_each
+from calibrant.core.arrays import Array, BoolArray, FloatArray, for_each
 from calibrant.core.weights import mean, times, total
+from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.fitting.minimizing import minimize
 from calibrant.predictions.rows import CurvePoint, RowSummary
 
@@ -265,6 +266,47 @@ def make_objective(
 
 # No row's temperature leaves the fitted single one by more than this factor: a table's upper end.
 LARGEST_RELATIVE_TEMPERATURE = 32.0
+
+
+class Scale(NamedTuple):
+    """Where the inputs of a network lie; arrays (d,).
+
+    Attributes:
+        mean, deviation: what they are standardised by.
+        low, high: the range of standardised ones, which others are clamped to.
+    """
+
+    mean: FloatArray
+    deviation: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+
+def standardised(
+    values: FloatArray, weights: FloatArray | None = None, least: float = 0.0
+) -> tuple[FloatArray, Scale]:
+    """Return (N, d) values standardised, and their scale.
+
+    A deviation (of the population) that isn't above `least` is only rounding, and counts as 1.
+    """
+    mean = np.average(values, axis=0, weights=weights)
+    away = (values - mean) ** 2
+    deviation = np.sqrt(np.average(away, axis=0, weights=weights))
+    deviation = np.where(deviation > least, deviation, 1.0)
+    inputs = values - mean
+    inputs /= deviation
+    return inputs, Scale(mean, deviation, inputs.min(axis=0), inputs.max(axis=0))
+
+
+def on_scale(xp: Any, values: Array, learnt: Learnt) -> Array:
+    """Return (n, d) values on a learnt `Scale`."""
+    inputs = (values - learnt["mean_"]) / learnt["deviation_"]
+    return xp.minimum(xp.maximum(inputs, learnt["low_"]), learnt["high_"])
+
+
+def betas_of(xp: Any, relative: Array, reference: Array | float) -> Array:
+    """Return the (n,) inverse temperatures of (n,) temperatures relative to 1 / `reference`."""
+    return reference / xp.minimum(relative, xp.full_like(relative, LARGEST_RELATIVE_TEMPERATURE))
 
 
 # Rows that are worked on together, so that memberships and hidden units stay in the cache.

@@ -25,10 +25,10 @@ from calibrant.posthoc.temperature.smart.calibrator import (
     indicator_values,
 )
 from calibrant.posthoc.temperature.smart.fitting import (
-    LARGEST_RELATIVE_TEMPERATURE,
     ObjectiveName,
     Penalised,
     SoftBins,
+    betas_of,
     make_objective,
     objective_names,
 )
@@ -198,4 +198,4 @@ class PublishedSMART(SummaryTemperature):
         found = LayeredNetwork.temperatures(
             xp, inputs / learnt["deviation_"], learnt["network_"], self._units()
         )
-        return 1 / xp.minimum(found, xp.full_like(found, LARGEST_RELATIVE_TEMPERATURE))
+        return betas_of(xp, found, 1.0)

@@ -32,8 +32,9 @@ from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, to_numpy
 from calibrant.core.errors import InputError
 from calibrant.core.result import Table
+from calibrant.core.threads import mapped
 from calibrant.decision.base import DecidedRows, Decision, Share, mean_of
-from calibrant.evaluation.bootstrap import Draws, shared
+from calibrant.evaluation.bootstrap import Draws, joined
 from calibrant.evaluation.formatting import interval_of, percent
 from calibrant.evaluation.uncertainty import default_resamples, interval
 from calibrant.metrics.resampling import Clusters, cluster_stretch
@@ -96,7 +97,7 @@ def net_benefit(
 
     clusters = None if rows.clusters is None else Clusters(rows.unit, rows.clusters)
     draws = Draws.of_rows(len(event), default_resamples(len(event)), seed, clusters)
-    drawn = shared(lambda part: worth(sums @ draws.of(part)), draws.batches())
+    drawn = joined(mapped(lambda part: worth(sums @ draws.of(part)), draws.batches()))
     values = {name: each[0] for name, each in worth(sums.sum(axis=1, keepdims=True)).items()}
     if rows.clusters is not None:
         wider = cluster_stretch(rows.clusters, level)

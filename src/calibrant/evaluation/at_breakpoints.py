@@ -295,13 +295,6 @@ class Resampling:
         running *= 1 / self.unit
         return ResampledAtBreakpoints(self, drawn, running, total, means)
 
-    def numbers_of_rows(self, drawn: NDArray[Any]) -> FloatArray:
-        """Return (P, R) how many rows each stretch has in each resample, with their weights."""
-        found = np.empty((self.rows.dense_breakpoints.stretches, drawn.shape[1]))
-        for block, numbers in _products(self.counting, drawn):
-            found[block.first : block.first + block.size] = numbers
-        return found
-
     @cached_property
     def adding(self) -> list[Block]:
         """What makes sums of residuals within each stretch, and of `others` over all rows."""
@@ -404,8 +397,11 @@ class ResampledAtBreakpoints(CurvesAtBreakpoints):
 
     @cached_property
     def counts(self) -> FloatArray:
-        """(P + 1, R) how many rows there are before each breakpoint."""
-        return running_columns(self.resampling.numbers_of_rows(self.drawn))
+        """(P + 1, R) how many rows there are before each breakpoint, with their weights."""
+        found = np.empty((self.breakpoints.stretches, self.drawn.shape[1]))
+        for block, numbers in _products(self.resampling.counting, self.drawn):
+            found[block.first : block.first + block.size] = numbers
+        return running_columns(found)
 
     def shrink_gaps(self) -> None:
         """Draw small gaps towards 0, in place: see `ShrunkGaps`."""
@@ -418,9 +414,10 @@ class ResampledAtBreakpoints(CurvesAtBreakpoints):
         if self.rows.weight is not None:
             # Sums in another order mustn't count rows that weren't drawn, beyond the last one.
             wanted = wanted * (1 - ROUNDING)
+        both = self.counts, self.sums
         stretch = self._stretches(wanted)
-        mass, low = (_at(sums, stretch) for sums in (self.counts, self.sums))
-        width, gap = (_at(sums, stretch + 1) for sums in (self.counts, self.sums))
+        mass, low = (_at(sums, stretch) for sums in both)
+        width, gap = (_at(sums, stretch + 1) for sums in both)
         width -= mass
         gap -= low
         many = ~self.breakpoints.single[stretch]

@@ -13,7 +13,7 @@ So nothing is approximated, and ten thousand rows take a few hundred random numb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -182,12 +182,8 @@ def in_batches(
     """Return what `batch` makes of generators and numbers of resamples, on every core."""
     sizes = batch_sizes(rows, resamples)
     generators = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(len(sizes))]
-    return shared(lambda given: batch(*given), zip(generators, sizes, strict=True))
-
-
-def shared(batch: Callable[[T], Replicates], parts: Iterable[T]) -> Replicates:
-    """Return what `batch` makes of the parts, one behind the other, on every core."""
-    return joined(mapped(batch, list(parts)))
+    given = list(zip(generators, sizes, strict=True))
+    return joined(mapped(lambda of_batch: batch(*of_batch), given))
 
 
 def joined(parts: Sequence[Replicates]) -> Replicates:
@@ -325,7 +321,7 @@ def bootstrap(
             found |= values_of_resamples(quick, curves)
         return found
 
-    return shared(batch, drawn.batches())
+    return joined(mapped(batch, drawn.batches()))
 
 
 def _at_breakpoints(metrics: Sequence[Metric]) -> tuple[list[Metric], list[Metric]]:
@@ -418,4 +414,4 @@ def floor_at_breakpoints(
         lambda part: draw(*part), list(zip(parts, generators, strict=True))
     ):
         right[stretch] += found
-    return shared(batch, range(0, resamples, SETS_TOGETHER))
+    return joined(mapped(batch, range(0, resamples, SETS_TOGETHER)))

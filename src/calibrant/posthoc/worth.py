@@ -263,7 +263,8 @@ def cross_validated(
     options: dict[str, Any] = {"resamples": resamples, "level": level, "seed": seed}
     names = [score.name, "ece", ACCURACY.name]
     with drawn_once():
-        before, after = (evaluate(each, metrics=names, **options) for each in (rows, mapped))
+        before = evaluate(rows, metrics=names, **options)
+        after = evaluate(mapped, metrics=names, **options)
     means = [score, ACCURACY, CONFIDENCE]
     first, second = (losses_of(RowSample.of(each), means) for each in (rows, mapped))
     worth, number = Worth.of(rows), int(parts.max()) + 1

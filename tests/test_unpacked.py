@@ -306,3 +306,26 @@ def test_files_as_people_have_them_take_ten_times_the_file_and_half_a_gigabyte(
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["parquet", "keys", "packed"])
+def test_a_refusal_takes_no_table_whole_that_may_be_more_than_its_file(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pandas, taken = pytest.importorskip("pandas"), list[str]()
+    for name in ("read_csv", "read_json", "read_parquet"):
+        monkeypatch.setattr(pandas, name, lambda where, **_: taken.append(where))
+    path = tmp_path / {"parquet": "a.parquet", "keys": "a.jsonl", "packed": "a.csv.gz"}[kind]
+    if kind == "parquet":
+        parquet.write_table(pa.table({"a": np.arange(50), "b": np.arange(50)}), path)
+    elif kind == "keys":
+        path.write_text("".join(f'{{"k{row}": 1}}\n' for row in range(50)))
+    else:
+        path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 50))
+    with pytest.raises(PredictionsError):
+        read_predictions(path)
+    assert not taken
+    (tmp_path / "b.csv").write_text("a,b\n" + "1,2\n" * 50)
+    with pytest.raises(PredictionsError):
+        read_predictions(tmp_path / "b.csv")
+    assert taken == [str(tmp_path / "b.csv")]

@@ -139,7 +139,8 @@ def _together(
         kind.pop(name)
     pattern = f"{stem}*{end}"
     alone = pattern != "*" and first == 0 and not re.search(r"[\[\]?*]", stem + end)
-    alone = alone and all(n in own for n in names if fnmatchcase(n, pattern))
+    known = frozenset(own)
+    alone = alone and all(n in known for n in names if fnmatchcase(n, pattern))
     if hot:
         seen.hot[stem.removesuffix("_")] = stacked
     else:

@@ -82,14 +82,15 @@ LOADED = {
 }
 
 
-# How pandas reads tables, by the extension of their files; columns of one that are looked at.
+# How pandas reads tables of text, by the extension of their files; bytes, which it may take ten
+# times, and columns of one that are looked at.
 TABLES: dict[str, tuple[str, dict[str, Any]]] = {
     ".csv": ("read_csv", {}),
     ".tsv": ("read_csv", {"sep": "\t"}),
     ".jsonl": ("read_json", {"lines": True}),
     ".ndjson": ("read_json", {"lines": True}),
-    ".parquet": ("read_parquet", {}),
 }
+MOST_RESHAPED = 1 << 23
 MOST_TABLE = 32
 
 
@@ -232,12 +233,17 @@ def _as_table(held: bytes, name: str) -> Iterator[Written]:
 
 def _reshaped(where: str) -> Iterator[Written]:
     """Yield a table with a row for each class, or a column for each label, in the usual shape."""
-    read, most = TABLES.get(extension_of(plain_name(where))), size_of(where) <= MOST_TRIED
-    if read is None or not most:
+    if extension_of(where) not in TABLES or size_of(where) > MOST_RESHAPED:
         return
-    pandas = optional("pandas", "pandas", "frames")
-    name, keywords = read
-    table = getattr(pandas, name)(where, **keywords)
+    name, keywords = TABLES[extension_of(where)]
+    with open_binary(where) as file:
+        first = file.readline(LINE_BYTES)
+        # Rows of other fields each would be columns without end.
+        keys = {*json.loads(first)} if keywords.get("lines") else set[str]()
+        alike = not keys or all({*json.loads(line)} == keys for line in file if line.strip())
+    if not first.endswith(b"\n") or not alike:
+        return
+    table = getattr(optional("pandas", "pandas", "frames"), name)(where, **keywords)
     if len(table) < FEW:
         return
     said = "".join(f", {key}={value!r}" for key, value in keywords.items())
@@ -249,11 +255,13 @@ def _reshaped(where: str) -> Iterator[Written]:
 
 def _of_long(table: Any) -> Iterator[tuple[str, Any]]:
     """Yield what makes one row of the rows that one prediction has for each class, and these."""
+    if len(table.columns) > MOST_TABLE:
+        return
     many: dict[str, int] = table.nunique().to_dict()
     whole = [name for name in table if table[name].dtype.kind in "iubOTU"]
     pairs = [
         (one, other)
-        for one, other in permutations(whole[:MOST_TABLE], 2)
+        for one, other in permutations(whole, 2)
         if 1 < many[one] < many[other] and many[one] * many[other] == len(table)
     ]
     for kind, key in pairs:

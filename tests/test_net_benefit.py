@@ -44,6 +44,13 @@ def test_net_benefit_counts_hits_less_false_alarms_at_their_odds() -> None:
         assert found["more"][i] == pytest.approx(found["benefit"][i] - max(every, 0))
 
 
+@pytest.fixture
+def fewer_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their ends scatter by as much as those of a few rows more or less: sixty are looked at."""
+    monkeypatch.setattr("calibrant.decision.cost.default_resamples", lambda rows: 300)
+
+
+@pytest.mark.usefixtures("fewer_resamples")
 def test_its_intervals_hold_the_benefit_of_many_rows_as_often_as_they_say() -> None:
     truth = as_said(binary(200_200, 99)).benefit
     inside = []
@@ -166,6 +173,7 @@ def test_the_gain_over_what_was_said_is_the_difference_of_two_benefits_and_paire
     assert "No t is known at which it beats the uncalibrated" in str(honest).replace("\n", " ")
 
 
+@pytest.mark.usefixtures("fewer_resamples")
 def test_intervals_of_the_gain_hold_that_of_many_rows_as_often_as_they_say() -> None:
     scaling = cb.make_calibrator("platt").fit_predictions(binary(20_000, 12, sharper=3))
     truth = cb.decide(scaling, binary(200_000, 13, sharper=3), costs=COSTS).benefit["gain"]

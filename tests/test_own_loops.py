@@ -173,8 +173,10 @@ def compiler(tmp_path_factory, monkeypatch):
     # The tests share what is compiled of the network.
     place = tmp_path_factory.getbasetemp() / "inductor"
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(place))
-    # No processes beside this one, which would import torch, and no headers made for many kernels.
-    with torch._inductor.config.patch(compile_threads=1, cpp_cache_precompile_headers=False):
+    # Plain loops: to try which instructions this processor has takes as long as some kernels.
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
+    # No processes beside this one, which would import torch.
+    with torch._inductor.config.patch(compile_threads=1, cpp_cache_precompile_headers=True):
         yield
 
 

@@ -692,10 +692,29 @@ def test_the_step_behind_the_average_leaves_in_a_graph(ended):
     np.testing.assert_allclose(module, ended.predict_proba(logits), atol=1e-12)
 
 
-def test_no_step_stands_behind_an_average_that_is_calibrated():
+def test_an_average_that_is_calibrated_is_hardly_changed():
     rows = tempered(2_000, 5, seed=4).predictions
     auto = fitted(rows.scores, rows.labels)
-    assert not any(name.startswith("average+") for name in auto.steps_)
+    assert len(auto.averaged_) > 1
+    assert [name for name in auto.steps_ if name.startswith("average+")] == ["average+temperature"]
+    assert auto.steps_["average+temperature"].beta_ == pytest.approx(1, abs=0.03)
+    assert "; temperature follows it" in auto.fit_report_.notes[0]
+    few = fitted(rows.scores[:900], rows.labels[:900])
+    assert len(few.averaged_) > 1
+    assert not any(name.startswith("average+") for name in few.steps_)
+
+
+def test_where_no_spline_follows_one_temperature_makes_an_average_as_sure_as_it_should_be(
+    monkeypatch,
+):
+    monkeypatch.setattr(model_selection, "clearly_lower", lambda *args: False)
+    auto = fitted(*sure_and_wrong(3_000, 0), candidates="temperature,top-rest,probit")
+    assert list(auto.steps_)[-1] == "average+temperature"
+    without = copy(auto)
+    without.steps_ = {name: auto.steps_[name] for name in list(auto.steps_)[:-1]}
+    without.weights_ = auto.weights_[:-1]
+    new = sure_and_wrong(20_000, 1)
+    assert nll(auto, *new) < nll(without, *new)
 
 
 # --- files
@@ -762,7 +781,7 @@ def test_an_array_that_belongs_to_no_part_is_refused(tmp_path):
 @pytest.mark.parametrize("weights", [[2.0, -1.0], [0.5, 0.6], [0.0, 0.0], [1.0], [[0.5, 0.5]], 1.0])
 def test_weights_that_are_none_are_refused(tmp_path, weights):
     path = tmp_path / "a.safetensors"
-    calibrator = fitted(*biased(1500), candidates="svs,svs+top-rest")
+    calibrator = fitted(*biased(900), candidates="svs,svs+top-rest")
     assert len(calibrator.parts()) == 2
     calibrator.save(path)
     with safe_open(path, framework="numpy") as file:
@@ -824,6 +843,8 @@ def test_each_averaged_chain_is_a_calibrator_of_its_own(tmp_path):
         chain = load(path)
         assert chain.method == name
         total = total + weight * np.asarray(chain.predict_proba(logits))
+    behind = found.steps_["average+temperature"]
+    total = behind.predict_proba(np.log(total))
     np.testing.assert_allclose(found.predict_proba(logits), total, atol=1e-12)
     assert found.chain().method == next(iter(found.averaged_))
     other = next(n for n in DEFAULT_CANDIDATES.split(", ") if n not in found.averaged_)

@@ -123,7 +123,7 @@ def test_a_matrix_has_the_optimum_that_lbfgs_finds_and_its_gap_bounds_what_is_mi
     assert found.value <= least.fun + 1e-9
     np.testing.assert_allclose(np.append(found.change, found.bias), least.x, atol=1e-4)
     for steps in (1, 2, 3):
-        early = fit_linear(rows, penalties, steps, tolerance=1e-12)
+        early = fit_linear(rows, penalties, steps, near_enough=(1e-12, 0.0))
         assert 0 <= early.value - least.fun + 1e-12 <= early.gap + 2e-12
 
 

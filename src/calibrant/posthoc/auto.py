@@ -22,7 +22,13 @@ from calibrant.posthoc.array_ops import as_type, scores_behind
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.chain import joined, learnt_by
 from calibrant.posthoc.facts import AVERAGED, Facts
-from calibrant.posthoc.fitting.cross_validation import CrossValidation, Difference, Score, Trial
+from calibrant.posthoc.fitting.cross_validation import (
+    CrossValidation,
+    Difference,
+    Score,
+    Trial,
+    fit_to_compare,
+)
 from calibrant.posthoc.model_selection import (
     AVERAGE,
     FALLBACK,
@@ -34,7 +40,7 @@ from calibrant.posthoc.model_selection import (
     weights_of_average,
     with_prefixes,
 )
-from calibrant.posthoc.state import SAMPLE_ROWS, by_instance, learnt
+from calibrant.posthoc.state import SAMPLE_ROWS, Comparison, by_instance, learnt
 from calibrant.predictions.predictions import Predictions
 
 DEFAULT_CANDIDATES = (
@@ -85,7 +91,7 @@ class AutoCalibrator(Calibrator):
 
     An average of calibrated probabilities is underconfident where its parts differ. So with more
     than two classes a smooth map of its confidences, `natural-spline`, follows if it lowers the
-    loss of held-out rows by more than a standard error.
+    loss of held-out rows by more than a standard error; else, from 1 000 rows on, `temperature`.
 
     `chain` returns each of them as a separate calibrator; here they share their first steps, so
     that each step is computed once. A chain isn't tried if it would stay behind the best even if
@@ -117,8 +123,8 @@ class AutoCalibrator(Calibrator):
 
     Attributes:
         steps_: the fitted last step of each chain, by the chain's name, such as
-            ``"probit+top-rest"``; last, if it helps, ``"average+natural-spline"``, which follows
-            the average.
+            ``"probit+top-rest"``; last ``"average+natural-spline"`` or ``"average+temperature"``,
+            if one of them follows the average.
         weights_: (S,) weight of each of these chains, 0 for a chain that is only the beginning of
             others.
 
@@ -242,7 +248,7 @@ class AutoCalibrator(Calibrator):
 
     def _end(
         self,
-        found: tuple[Calibrator, FloatArray, Difference] | None,
+        found: tuple[Calibrator, FloatArray, Difference | None] | None,
         some: Predictions,
         report: FitReport,
     ) -> FitReport:
@@ -253,10 +259,10 @@ class AutoCalibrator(Calibrator):
         self.steps_[f"{AVERAGE}+{end.method}"] = end.fit_predictions(some.only_logits(scores))
         self.weights_ = np.append(self.weights_, 0.0)
         first, *others = report.notes
-        first += (
-            f"; {end.method} follows it, which lowers the held-out {METRICS[self.loss].title} "
-            f"by {gain.value:.4f} +- {gain.error:.4f}"
-        )
+        first += f"; {end.method} follows it"
+        if gain is not None:
+            first += f", which lowers the held-out {METRICS[self.loss].title} "
+            first += f"by {gain.value:.4f} +- {gain.error:.4f}"
         return replace(report, notes=(first, *others))
 
     def _keep(
@@ -279,7 +285,11 @@ class AutoCalibrator(Calibrator):
             held_out = trials[before].scores[0] if before else None
             given = (some if before else predictions).only_logits(held_out)
             unfitted = settled.get(name) or model_selection.make_step(step)
-            self.steps_[name] = unfitted.fit_predictions(given)
+            if unfitted.begins_at_others and name in trials:
+                begun = Comparison([*trials[name].fits], is_over=True)
+                self.steps_[name] = fit_to_compare(unfitted, given, begun)
+            else:
+                self.steps_[name] = unfitted.fit_predictions(given)
             reports.append(self.steps_[name].fit_report_)
         self.weights_ = np.array([taken.get(name, 0.0) for name in self.steps_])
         report = FitReport.of_steps(reports)

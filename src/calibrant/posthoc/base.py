@@ -198,8 +198,13 @@ class Calibrator(Estimator):
         """Whether `fit` cross-validates."""
         return False
 
-    def settled(self, predictions: Predictions) -> Calibrator:
-        """Return the unfitted method with the settings that cross-validation chooses."""
+    def settled(self, predictions: Predictions, fold: IntArray | None = None) -> Calibrator:
+        """Return the unfitted method with the settings that cross-validation chooses.
+
+        Args:
+            predictions: N rows to choose by.
+            fold: (N,) those of the comparison that it is to take part in, which it may begin.
+        """
         return self
 
     def _fit_shards(self, work: ShardWork, sample: int | None, seed: int) -> Self:

@@ -148,7 +148,7 @@ def trials_of(
         try:
             given = trials[before] if before else None
             rows = contest.predictions.only_logits(given.scores[0] if given else None)
-            settled[name] = make_step(step).settled(rows)
+            settled[name] = make_step(step).settled(rows, contest.assignments[0])
             trials[name] = contest.trial(settled[name], given, keep_scores=behind)
         except NotApplicableError as refusal:
             left_out[name] = str(refusal)
@@ -231,8 +231,10 @@ def says_no_more(contest: CrossValidation, trials: dict[str, Trial]) -> bool:
 
 Rule = Literal["average", "lowest", "simplest"]
 # A candidate of less than this share of the largest weight is left out. The share is taken off all
-# weights, so that none of them jumps.
-SMALLEST_SHARE = 0.02
+# weights, so that none of them jumps. From so many rows on it is larger, since each candidate is
+# fitted once more: with 5 000 rows of 18 data sets that spared a fifth of the steps and cost .00002
+# in NLL, .0005 at most, while with 300 rows, where an average hedges, it would have cost .0015.
+SMALLEST_SHARE, SMALLEST_OF_MANY, MANY_ROWS = 0.02, 0.1, 3000
 # The mixture among the candidates, a name that no method can have; and how much it is believed in
 # beforehand, as a share of another candidate. With 300 rows whose truth is one temperature an equal
 # share cost .0004 in NLL; a tenth costs nothing, and with 5 000 rows .0002 of a gain of .0050.
@@ -254,8 +256,8 @@ def weights_by_likelihood(
     the others. For log losses exp(-L) is the likelihood of the rows held out, and the weights would
     be posterior probabilities, had the rows been independent. They share fits; V folds make N
     rows tell as much about a difference as N / (1 + V / (V - 1)) would, see `difference_of_losses`.
-    A fiftieth of the largest weight is then taken off all of them, and what falls below 0 is left
-    out.
+    A fiftieth of the largest weight, from 3 000 rows on a tenth, is then taken off all of them, and
+    what falls below 0 is left out.
 
     Args:
         trials: candidates by name, at least that of `fallback`.
@@ -280,10 +282,12 @@ def weights_by_likelihood(
     return _without_small(trials, np.exp(evidence - evidence.max()))
 
 
-def _without_small(names: Collection[str], weights: FloatArray) -> dict[str, float]:
+def _without_small(trials: dict[str, Trial], weights: FloatArray) -> dict[str, float]:
     """Return weights minus a share of the largest, none below 0, summing to 1."""
-    weights = np.maximum(weights - SMALLEST_SHARE * weights.max(), 0.0)
-    return dict(zip(names, (weights / weights.sum()).tolist(), strict=True))
+    rows = len(next(iter(trials.values())).losses)
+    share = SMALLEST_SHARE if rows < MANY_ROWS else SMALLEST_OF_MANY
+    weights = np.maximum(weights - share * weights.max(), 0.0)
+    return dict(zip(trials, (weights / weights.sum()).tolist(), strict=True))
 
 
 def weights_of_average(
@@ -355,21 +359,25 @@ def best_mixture(losses: FloatArray, row_weights: FloatArray | None = None) -> F
     return found / found.sum()
 
 
-# What may stand behind the average; it is kept for what comes before it in names of steps.
-AVERAGE, END = "average", "natural-spline"
+# What may stand behind the average, which is kept for what comes before it in names of steps; and
+# from how many rows on the second does, with which 300 gained nothing.
+AVERAGE, ENDS = "average", ("natural-spline", "temperature")
+FEWEST_FOR_TEMPERATURE = 1000
 # Of more logits than this the held-out scores of all candidates would take much memory.
 MOST_FOR_END = 2_000_000
 
 
 def end_of_average(
     trials: dict[str, Trial], contest: CrossValidation, weights: dict[str, float]
-) -> tuple[Calibrator, FloatArray, Difference] | None:
-    """Return what maps the confidences of the average, its held-out scores and what it gains.
+) -> tuple[Calibrator, FloatArray, Difference | None] | None:
+    """Return what maps the average, its held-out scores and, if it was asked, what it gains.
 
     An average of calibrated probabilities is underconfident where its parts differ; and all
     candidates may be off in the same way. So a spline of the average's log odds is fitted to what
     that says of rows held out. It is taken if it lowers the loss of other rows clearly, see
-    `clearly_lower`.
+    `clearly_lower`. If not, an average of several candidates has one temperature: on twelve data
+    sets with four draws of 5 000 rows it lowered the NLL by .0002 and raised it by .0002 at most,
+    and the ECE fell from 1.51 to 1.46 %; on six put aside the ECE fell from 1.43 to 1.36 %.
 
     References:
         Ranjan, Gneiting: Combining Probability Forecasts, JRSS B 72, 2010.
@@ -386,14 +394,17 @@ def end_of_average(
     losses = np.mean([contest.losses(np.exp(each), rows) for each in scores], axis=0)
     keeps = all(trials[name].keeps_prediction for name in parts)
     pool = Trial(losses, 0, keeps, scores, next(iter(trials.values())).worth)
-    tried = make_step(END)
+    spline, single = (make_step(end) for end in ENDS)
     try:
-        own = contest.trial(tried, pool)
+        own = contest.trial(spline, pool).losses
     except NotApplicableError:
         return None
-    if not clearly_lower(own.losses, losses, contest.folds, pool.worth):
+    if clearly_lower(own, losses, contest.folds, pool.worth):
+        return spline, scores[0], difference_of_losses(losses, own, contest.folds, pool.worth)
+    if len(parts) < 2 or rows.n < FEWEST_FOR_TEMPERATURE:
         return None
-    return tried, scores[0], difference_of_losses(losses, own.losses, contest.folds, pool.worth)
+    known = rows.only_logits(scores[0]).temperature.warning is None
+    return (single, scores[0], None) if known else None
 
 
 def _evidence(trial: Trial, fallback: Trial) -> float:

@@ -54,16 +54,22 @@ class Comparison:
     They needn't end closer to their optimum than a comparison on other rows can tell.
 
     Attributes:
-        last: the fit before this one, where it may begin.
-        strengths: of penalties, which that one had told to be likely.
+        fits: those before this one. They know its held-out rows: what begins at them has to end so
+            near its optimum that it forgets these.
+        start: where the first one may begin, since it doesn't know them.
+        strengths: of penalties, which the last had told to be likely.
+        is_over: whether the fit, now to all rows, is to be kept.
     """
 
-    last: Any = None
+    fits: list[Any] = field(default_factory=list[Any])
+    start: Any = None
     strengths: tuple[tuple[float, float], ...] = ()
+    is_over: bool = False
 
     def last_of(self, kind: type[Fitted]) -> Fitted | None:
         """Return the fit before this one, if it is of a kind."""
-        return self.last if isinstance(self.last, kind) else None
+        last = self.fits[-1] if self.fits else None
+        return last if isinstance(last, kind) else None
 
 
 @dataclass(frozen=True)
@@ -172,6 +178,7 @@ class Estimator(ABC):
         weighs: whether `_fit` heeds weights; if not, a row is repeated as often as its weight says.
         needs: what `fit` needs besides logits and labels: "features" (N, D), which `predict_proba`
             needs as well, and "head", the last layer.
+        begins_at_others: whether a fit to be kept begins where those of a comparison ended.
         sample_rows: of many files, rows of the sample that it is fitted to.
         fits_masked: whether `fit` takes rows that mask classes with minus infinity. A masked class
             keeps probability 0 and changes nothing for the others.
@@ -196,7 +203,7 @@ class Estimator(ABC):
             exact zeros the one number that zeros are raised to; else None.
         fit_report_: what the fit did.
         fitted_to_: hashes by which its rows are found again; none where sums were fitted to.
-        comparison_: during a fit that is only to be compared with others, what it knows of these.
+        comparison_: during a fit that is compared with others, what it knows of these.
     """
 
     method: ClassVar[str]
@@ -207,6 +214,7 @@ class Estimator(ABC):
     fits_top_label: ClassVar[bool] = False
     fits_scores: ClassVar[bool] = False
     weighs: ClassVar[bool] = False
+    begins_at_others: ClassVar[bool] = False
     raises_zeros: ClassVar[bool] = True
     sample_rows: ClassVar[int] = SAMPLE_ROWS
     part_names: ClassVar[tuple[str, ...]] = ()

@@ -194,10 +194,11 @@ class Trial(NamedTuple):
 
     Attributes:
         losses: (N,) loss of each row, averaged over the repeats.
-        worth: how much each row counts, and which belong together.
         parameters: number of fitted parameters in the last fold.
         keeps_prediction: whether it keeps the predicted class.
         scores: for each repeat the (N, K) log-probabilities that each row was given, if asked for.
+        worth: how much each row counts, and which belong together.
+        fits: to the other rows of each fold.
     """
 
     losses: FloatArray
@@ -205,6 +206,7 @@ class Trial(NamedTuple):
     keeps_prediction: bool
     scores: tuple[FloatArray, ...] = ()
     worth: Worth = ALIKE
+    fits: tuple[Calibrator, ...] = ()
 
     @property
     def mean(self) -> float:
@@ -262,7 +264,7 @@ class CrossValidation:
         given = self.predictions.only_logits()
         losses, scores = np.zeros(given.n), list[FloatArray]()
         keeps = calibrator.keeps_prediction and (before is None or before.keeps_prediction)
-        comparison = Comparison()
+        comparison = calibrator.comparison_ or Comparison()
         with heard_warnings():  # what a fold lacks the whole set may have
             for repeat, fold in enumerate(self.assignments):
                 if before is not None:
@@ -281,7 +283,8 @@ class CrossValidation:
                         scores[-1][unseen] = seen_through(probs, held_out.scores, keeps)
         parameters = calibrator.n_parameters + (0 if before is None else before.parameters)
         losses /= len(self.assignments)
-        return Trial(losses, parameters, keeps, tuple(scores), Worth.of(given))
+        fits = tuple(comparison.fits)
+        return Trial(losses, parameters, keeps, tuple(scores), Worth.of(given), fits)
 
     def _parted(self, given: Predictions, before: Trial | None, repeat: int) -> Parts:
         """Return of each fold the other rows and its own; few are kept, with what fits share."""
@@ -304,13 +307,16 @@ class CrossValidation:
 def fit_to_compare(
     calibrator: Calibrator, predictions: Predictions, comparison: Comparison
 ) -> Calibrator:
-    """Fit as closely as a comparison on other rows needs, and return the calibrator."""
+    """Fit as closely as a comparison on other rows needs, or if that is over as others do.
+
+    The calibrator, which is returned, may begin where those before it in the comparison ended.
+    """
     calibrator.comparison_ = comparison
     try:
         calibrator.fit_predictions(predictions)
     finally:
         calibrator.comparison_ = None
-    comparison.last = copy(calibrator)
+    comparison.fits.append(copy(calibrator))
     return calibrator
 
 

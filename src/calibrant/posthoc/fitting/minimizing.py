@@ -46,7 +46,7 @@ def minimize(
 
 # Where the decrement promises so little more, in the units of the objective, a fit ends; and the
 # decrease that a step has to bring, as a share of what its slope promises.
-SMALL_DECREMENT, SUFFICIENT = 1e-12, 1e-4
+SMALL_DECREMENT, SUFFICIENT = 1e-9, 1e-4
 # Of a logistic regression: the bound on steps, how often one is halved, and where it ends.
 MAX_STEPS, HALVINGS, TOLERANCE = 100, 50, 1e-12
 
@@ -110,7 +110,8 @@ def newton_within(
     """Minimise a strictly convex function of few parameters within limits, by Newton's method.
 
     Each step minimises the quadratic model within the lower limits, which is a least-squares
-    problem with parameters of at least 0, and is halved until it brings enough.
+    problem with parameters of at least 0, and is halved until it brings enough. The last, which
+    promises next to nothing, is taken as it is: what it brings is lost in rounding errors.
 
     Args:
         at: of (d,) parameters, a number, its (d,) gradient and its (d, d) curvature.
@@ -128,13 +129,13 @@ def newton_within(
         step = np.minimum(there + low, high) - place
         slope, size = float(gradient @ step), 1.0
         if slope > -SMALL_DECREMENT:
-            return Minimum(place, value, steps, True)
+            return Minimum(place + step, value, steps, True)
         found = at(place + step)
         while found[0] > value + SUFFICIENT * size * slope and size > 1e-8:
             size /= 2
             found = at(place + size * step)
-        if size <= 1e-8:  # rounding
-            return Minimum(place, value, steps, slope > -1e-9)
+        if size <= 1e-8:
+            return Minimum(place, value, steps, False)
         place, (value, gradient, bend) = place + size * step, found
     return Minimum(place, value, most_steps, False)
 

@@ -26,15 +26,16 @@ from calibrant.posthoc.linear.likelihood import (
     linear_inputs,
 )
 from calibrant.posthoc.linear.optimum import SMALL_GAP, Start, fit_linear
-from calibrant.posthoc.state import learnt
+from calibrant.posthoc.state import Comparison, learnt
 from calibrant.predictions.predictions import Predictions
 
 # Largest scores between this and its negative needn't be taken off: float32 holds the exponentials
 # of the row and their sum, and every probability above 1e-31 to all its digits.
 NEAR = 15.0
 # How far above its minimum the objective of a matrix may be known to end, in nats a row, where it
-# is only to be compared with other maps; it ends some hundred times nearer.
-GAP_TO_COMPARE = 1e-3
+# is kept to be averaged with other maps, and where it is only to be compared with them: there by a
+# share more of what it has gained. It ends some hundred times nearer.
+GAP_TO_AVERAGE, GAP_TO_COMPARE, SHARE_TO_COMPARE = 1e-6, 1e-3, 0.05
 
 
 @dataclass(eq=False)
@@ -150,6 +151,23 @@ class PenalisedMap(LinearMap):
         self.beta_, self.change_, self.bias_ = base.beta, np.zeros(shape), np.zeros(self.n_classes_)
         return base.report(predictions.n)
 
+    @staticmethod
+    def _begins(comparison: Comparison, square: bool) -> tuple[Start | None, tuple[float, float]]:
+        """Return where a fit of a comparison begins, and how near the optimum it ends.
+
+        A matrix doesn't begin at those to other folds: it would have to end nearer, which takes
+        longer than from 0.
+        """
+        others = comparison.fits if comparison.is_over or not square else []
+        others = others or [comparison.start]
+        maps = [(fit.change_, fit.bias_) for fit in others if isinstance(fit, PenalisedMap)]
+        start = (
+            Start(*(np.mean(each, axis=0) for each in zip(*maps, strict=True))) if maps else None
+        )
+        if comparison.is_over:
+            return start, (GAP_TO_AVERAGE, 0.0)
+        return start, (GAP_TO_COMPARE, SHARE_TO_COMPARE)
+
     def _fit(self, predictions: Predictions) -> FitReport:
         base = predictions.temperature
         notes = base.report(predictions.n).notes
@@ -157,11 +175,11 @@ class PenalisedMap(LinearMap):
         penalties = self._penalties(every, self.n_classes_)
         square = len(penalties) > 2 * self.n_classes_
         likelihood = LinearLikelihood.of(predictions, self.x_is, square=square)
-        last = self.comparison_ and self.comparison_.last_of(PenalisedMap)
-        start = Start(last.change_, last.bias_) if last else None
-        near_enough = SMALL_GAP if self.comparison_ is None else GAP_TO_COMPARE
+        start, near_enough = None, (SMALL_GAP, 0.0)
+        if self.comparison_ is not None:
+            start, near_enough = self._begins(self.comparison_, square)
         found = fit_linear(
-            likelihood, penalties, self.max_iterations, start=start, tolerance=near_enough
+            likelihood, penalties, self.max_iterations, start=start, near_enough=near_enough
         )
         self.beta_, self.change_, self.bias_ = base.beta, found.change, found.bias
         return found.report(self.method, predictions.n, notes)

@@ -12,6 +12,7 @@ free but for a pull as strong as one row, without which separable rows would hav
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -19,10 +20,9 @@ import numpy as np
 
 from calibrant.core import numpy_namespace as xnp
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray, to_numpy
+from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import BoundaryWarning, NotApplicableError
 from calibrant.core.fit_report import FitReport
-from calibrant.core.weights import mean as average
 from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import centred, largest, still_masked, sums
 from calibrant.posthoc.facts import LINEAR, Facts
@@ -49,7 +49,7 @@ from calibrant.posthoc.linear.pulls import (
     Strengths,
     chosen_strengths,
 )
-from calibrant.posthoc.state import learnt
+from calibrant.posthoc.state import Comparison, learnt
 from calibrant.predictions.predictions import Predictions
 
 # How often the spread of its inputs the largest may be: curvatures differ by the square.
@@ -304,6 +304,8 @@ class RidgeMatrixScaling(PenalisedMap):
         "few rows for K^2 numbers, where it is temperature scaling; refuses very many classes",
     )
 
+    begins_at_others: ClassVar[bool] = True
+
     ridge: float = argument(0.0, at_least=0)
     inputs: InputChoice = argument("centred", choices=INPUTS)
     guard: bool = argument(True)
@@ -322,15 +324,17 @@ class RidgeMatrixScaling(PenalisedMap):
         """K^2 + K + 1, or one where temperature scaling was taken."""
         return self.n_classes_**2 + self.n_classes_ + 1 if self.ridge_ else 1
 
-    def settled(self, predictions: Predictions) -> RidgeMatrixScaling:
+    def settled(self, predictions: Predictions, fold: IntArray | None = None) -> RidgeMatrixScaling:
         """Return it with a pull, and the inputs, that suit these rows.
 
         The pull is the one of the lowest NLL on a third of the rows, downhill from that of the
-        highest evidence; the inputs are those of the lower NLL there, or with few classes on all
-        three thirds.
+        highest evidence; the inputs are those of the lower NLL there. With few classes all three
+        thirds say both, and each of the inputs has its own pull. If these are the folds of the
+        comparison to come, its first fit is done.
 
         Raises:
-            NotApplicableError: no pull clearly gains on one temperature there.
+            NotApplicableError: none has more evidence than one temperature, or it doesn't clearly
+                gain on it there; or where one third says so, it clearly loses.
         """
         if self.ridge > 0:
             return self
@@ -338,30 +342,37 @@ class RidgeMatrixScaling(PenalisedMap):
         refuse_many_classes(self.method, classes, self.most_classes, often=True)
         if isinstance(predictions.temperature.warning, BoundaryWarning):
             raise NotApplicableError(NO_EVIDENCE)
-        fold, place = folds_of(predictions, THIRDS), 0
-        parts = range(1 if predictions.n * classes**2 > MOST_PRODUCTS_OF_INPUTS else THIRDS)
+        begins = fold is not None and int(fold.max()) == THIRDS - 1
+        if fold is None or not begins:
+            fold = folds_of(predictions, THIRDS)
+        few = predictions.n * classes**2 <= MOST_PRODUCTS_OF_INPUTS
+        parts = [fold == part for part in range(THIRDS if few else 1)]
         every = {each: LinearLikelihood.of(predictions, each, square=True) for each in INPUTS}
         evidence = {inputs: rows.evidence(PULLS) for inputs, rows in every.items()}
-        held_out = np.concatenate([np.flatnonzero(fold == part) for part in parts])
-        weights = None if predictions.weights is None else predictions.weights[held_out]
-        found: dict[str, FloatArray] = {}
+        place, found = 0, dict[Inputs, tuple[int, HeldOut]]()
         for inputs in sorted(INPUTS, key=lambda each: -max(evidence[each])):
-            rows = every[inputs]
-            tried = [HeldOut(rows, fold == part, self.max_iterations) for part in parts]
-            if place == 0:  # the same suits the other inputs
-                best = int(np.argmax(evidence[inputs]))
-                if best == 0:  # that leaves one temperature
-                    break
-                # The evidence takes fits for surer than they are, and weak pulls take long.
-                place = tried[0].downhill(max(best - 1, 1))
-            found[inputs] = np.concatenate([each.gains(place) for each in tried])
-        inputs = max(found, key=lambda each: average(found[each], weights), default="centred")
-        gains = found.get(inputs, np.zeros(len(held_out)))
-        worth = Worth.of(predictions.take(held_out))
-        if not clearly_lower(-gains, np.zeros_like(gains), THIRDS, worth):
+            # The evidence takes fits for surer than they are, and weak pulls take long.
+            begin = place or max(int(np.argmax(evidence[inputs])) - 1, 1)
+            if not place and max(evidence[inputs][1:]) <= evidence[inputs][0]:
+                raise NotApplicableError(NO_EVIDENCE)
+            tried = HeldOut(every[inputs], parts, self.max_iterations)
+            if few or not place:  # the same suits the other inputs
+                place = tried.downhill(begin)
+            found[inputs] = place, tried
+        inputs = max(found, key=lambda each: found[each][1].mean_gain(found[each][0]))
+        place, tried = found[inputs]
+        gains, rows = tried.gains(place), np.concatenate([np.flatnonzero(part) for part in parts])
+        none, worth = np.zeros_like(gains), Worth.of(predictions.take(rows))
+        # A third alone knows too little of many parameters to say more than that they lose.
+        better, worse = (-gains, none), (none, -gains)
+        if clearly_lower(*(better if few else worse), THIRDS, worth) != few:
             raise NotApplicableError(NO_EVIDENCE)
-        chosen: Inputs = "centred" if inputs == "centred" else "log-probabilities"
-        return replace(self, ridge=PULLS[place], inputs=chosen)
+        settled, fit = replace(self, ridge=PULLS[place], inputs=inputs), tried.first_fit(place)
+        if begins:
+            first = copy(settled)
+            first.change_, first.bias_ = fit.change, fit.bias
+            settled.comparison_ = Comparison(start=first)
+        return settled
 
     def _fit(self, predictions: Predictions) -> FitReport:
         classes = self.n_classes_

@@ -82,7 +82,7 @@ def fit_linear(
     max_iterations: int,
     *,
     start: LinearFit | Start | None = None,
-    tolerance: float = SMALL_GAP,
+    near_enough: tuple[float, float] = (SMALL_GAP, 0.0),
 ) -> LinearFit:
     """Minimise the penalised mean NLL.
 
@@ -92,12 +92,13 @@ def fit_linear(
             matrix are above 0.
         max_iterations: bound on steps, of L-BFGS for a diagonal and of Newton for a matrix.
         start: a fit to begin at instead of C = 0 and b = 0.
-        tolerance: how far above its minimum, in nats, the objective of a matrix may end. That of a
-            diagonal ends where its slopes are small.
+        near_enough: how far above its minimum, in nats, the objective of a matrix may end, and by
+            what share further of what it has gained on C = 0 and b = 0; then it takes at least one
+            step from `start`. That of a diagonal ends where its slopes are small.
     """
     classes = int(rows.logits.shape[1])
     if rows.square:
-        return _fit_matrix(rows, penalties, max_iterations, start, tolerance)
+        return _fit_matrix(rows, penalties, max_iterations, start, near_enough)
     zero = np.zeros(classes), np.zeros(classes)
     n, scaled = rows.total, _Scaling.of(rows.curvature(*zero), rows.total, penalties)
     change, bias = zero if start is None else (start.change, start.bias)
@@ -199,7 +200,7 @@ def _fit_matrix(
     penalties: FloatArray,
     max_iterations: int,
     start: LinearFit | Start | None,
-    tolerance: float,
+    near_enough: tuple[float, float],
 ) -> LinearFit:
     n, classes = rows.total, int(rows.logits.shape[1])
     change, bias = (penalties[: classes**2].reshape(classes, classes), penalties[classes**2 :])
@@ -216,8 +217,16 @@ def _fit_matrix(
 
     value, gradient = at(place)
     steps, message = 0, "too few steps"
-    while _gap(gradient, pull) > tolerance and steps < max_iterations:
-        steps += 1
+    (least, share), single = near_enough, value
+    # What it begins at may know rows that are to be held out, or be another pull's.
+    has_to_step = bool(share) and start is not None
+    if has_to_step:
+        single = rows.nll(np.zeros((classes, classes)), np.zeros(classes))[0] / n
+    while True:
+        tolerance = least + share * max(single - value, 0.0)
+        if steps == max_iterations or (_gap(gradient, pull) <= tolerance and not has_to_step):
+            break
+        steps, has_to_step = steps + 1, False
         step = _newton_step(rows.bend(probs), pull, gradient, tolerance)
         slope, size = float((gradient * step).sum()), 1.0
         while size > 1e-8:

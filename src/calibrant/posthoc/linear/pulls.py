@@ -11,7 +11,7 @@ from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.core.errors import BoundaryWarning
 from calibrant.core.weights import mean as average
 from calibrant.posthoc.fitting.cross_validation import Worth, clearly_lower, folds_of
-from calibrant.posthoc.linear.base import GAP_TO_COMPARE
+from calibrant.posthoc.linear.base import GAP_TO_COMPARE, SHARE_TO_COMPARE
 from calibrant.posthoc.linear.likelihood import Inputs, LinearLikelihood
 from calibrant.posthoc.linear.optimum import LinearFit, fit_linear
 from calibrant.predictions.predictions import Predictions
@@ -96,7 +96,7 @@ class _Path:
                 penalties(seen.total, int(seen.logits.shape[1])),
                 self._most,
                 start=self.fits.get(part),
-                tolerance=PATH_TOLERANCE,
+                near_enough=(PATH_TOLERANCE, 0.0),
             )
             own = self.fits[part]
             found[self._fold == part] = unseen.losses(own.change, own.bias)
@@ -154,38 +154,57 @@ def cross_validate(
 
 
 class HeldOut:
-    """Fits with one of `PULLS` each to some rows, and what others say of them."""
+    """Fits with one of `PULLS` each to other rows than some parts, and what these say of them.
 
-    def __init__(self, rows: LinearLikelihood, unseen: BoolArray, most: int) -> None:
-        self._seen, self._unseen, self._most = rows.take(~unseen), rows.take(unseen), most
-        self._classes = int(rows.logits.shape[1])
+    Args:
+        rows: the likelihood of all rows.
+        parts: each a mask of the rows that it holds.
+        most: bound on the steps of each fit.
+    """
+
+    def __init__(self, rows: LinearLikelihood, parts: Sequence[BoolArray], most: int) -> None:
+        self._parts = [(rows.take(~part), rows.take(part)) for part in parts]
+        self._most, self._classes = most, int(rows.logits.shape[1])
+        weights = rows.weights
+        self._weights = None if weights is None else np.concatenate([weights[p] for p in parts])
         zero = np.zeros((self._classes, self._classes)), np.zeros(self._classes)
-        self._single = self._unseen.losses(*zero)
-        self._found: dict[int, tuple[FloatArray, LinearFit]] = {}
+        self._single = [unseen.losses(*zero) for _, unseen in self._parts]
+        self._fits: dict[int, list[LinearFit]] = {}
+        self._gains: dict[int, FloatArray] = {}
 
     def gains(self, place: int) -> FloatArray:
-        """Return by how much the NLL of each of the others is lower than by one temperature."""
-        if place not in self._found:
-            near = min(self._found, key=lambda other: abs(other - place), default=None)
-            fit = fit_linear(
-                self._seen,
-                Pull(PULLS[place]).penalties(self._seen.total, self._classes),
-                self._most,
-                start=None if near is None else self._found[near][1],
-                tolerance=GAP_TO_COMPARE,
-            )
-            losses = self._unseen.losses(fit.change, fit.bias)
-            self._found[place] = self._single - losses, fit
-        return self._found[place][0]
+        """Return by how much the NLL of each row of the parts is lower than by one temperature."""
+        if place not in self._gains:
+            near = min(self._fits, key=lambda other: abs(other - place), default=None)
+            self._fits[place], gains = [], list[FloatArray]()
+            for part, (seen, unseen) in enumerate(self._parts):
+                fit = fit_linear(
+                    seen,
+                    Pull(PULLS[place]).penalties(seen.total, self._classes),
+                    self._most,
+                    start=None if near is None else self._fits[near][part],
+                    near_enough=(GAP_TO_COMPARE, SHARE_TO_COMPARE),
+                )
+                self._fits[place].append(fit)
+                gains.append(self._single[part] - unseen.losses(fit.change, fit.bias))
+            self._gains[place] = np.concatenate(gains)
+        return self._gains[place]
 
-    def _gain(self, place: int) -> float:
-        return average(self.gains(place), self._unseen.weights)
+    def first_fit(self, place: int) -> LinearFit:
+        """Return the fit to other rows than the first part, of which gains were asked."""
+        return self._fits[place][0]
+
+    def mean_gain(self, place: int) -> float:
+        """Return the mean of `gains`, weighted."""
+        return average(self.gains(place), self._weights)
 
     def downhill(self, place: int) -> int:
         """Return the place of the largest gain among its neighbours, from one on."""
         for side in (-1, 1):  # stronger pulls first, which take less
             # The strongest of all leaves one temperature.
-            while 0 < place + side < len(PULLS) and self._gain(place + side) > self._gain(place):
+            while 0 < place + side < len(PULLS) and self.mean_gain(place + side) > self.mean_gain(
+                place
+            ):
                 place += side
         return place
 

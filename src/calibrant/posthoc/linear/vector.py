@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import FloatArray
+from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.fit_report import FitReport
 from calibrant.posthoc.facts import LINEAR, Facts
 from calibrant.posthoc.fitting.cross_validation import NO_CLEAR_GAIN, gains_on_temperature
@@ -216,7 +216,9 @@ class StructuredMatrixScaling(PenalisedMap):
             return "log-probabilities" if self.log_probabilities_ else "centred"
         return "centred" if self.inputs == "centred" else "log-probabilities"
 
-    def settled(self, predictions: Predictions) -> StructuredMatrixScaling:
+    def settled(
+        self, predictions: Predictions, fold: IntArray | None = None
+    ) -> StructuredMatrixScaling:
         """Return it with the inputs that it chooses by these rows."""
         if self.inputs != "likelier":
             return self

@@ -146,7 +146,7 @@ class AutoCalibrator(Calibrator):
     facts: ClassVar[Facts | None] = Facts(
         "average by held-out likelihood",
         AVERAGED,
-        "three folds of thirteen methods: 1 s at 5 000 x 10, 5 s at 5 000 x 100",
+        "three folds of thirteen methods: 1 s at 5 000 x 10, 4 s at 5 000 x 100",
         "fewer rows than about 200: then it is temperature scaling; it may change predictions",
     )
     weighs: ClassVar[bool] = True

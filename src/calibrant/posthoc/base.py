@@ -199,12 +199,7 @@ class Calibrator(Estimator):
         return False
 
     def settled(self, predictions: Predictions, fold: IntArray | None = None) -> Calibrator:
-        """Return the unfitted method with the settings that cross-validation chooses.
-
-        Args:
-            predictions: N rows to choose by.
-            fold: (N,) those of the comparison that it is to take part in, which it may begin.
-        """
+        """Return it unfitted, with settings chosen by these rows; it may begin (N,) folds' fits."""
         return self
 
     def _fit_shards(self, work: ShardWork, sample: int | None, seed: int) -> Self:

@@ -7,7 +7,9 @@ import csv
 import io
 import re
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -207,6 +209,11 @@ class CsvReader(TextReader):
         """Return the header."""
         return self._header
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        # The first of two columns of one name.
+        return {name: i for i, name in reversed(list(enumerate(self._header)))}
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Return how many rows there are."""
         with readable(self.noun, self.where):
@@ -214,7 +221,7 @@ class CsvReader(TextReader):
 
     def type_of(self, name: str) -> str:
         """Return ``"text"`` where the first row holds text that is no number."""
-        place = self._header.index(name)
+        place = self._places[name]
         cell = self._first[place] if place < len(self._first) else ""
         return "text" if cell.strip() and self._number(cell) is None else ""
 
@@ -225,8 +232,8 @@ class CsvReader(TextReader):
     def objects(self, names: Collection[str] | None) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the number of the line, and the cells by column, of each row."""
         header = [name for name in self._header if name]
-        if twice := [name for name in header if header.count(name) > 1]:
-            raise PredictionsError(f"{self.where}: the column '{twice[0]}' occurs twice")
+        if twice := next((name for name, times in Counter(header).items() if times > 1), None):
+            raise PredictionsError(f"{self.where}: the column '{twice}' occurs twice")
         records = self._records()
         next(records)
         for line, cells in records:
@@ -237,7 +244,7 @@ class CsvReader(TextReader):
 
     def kept(self, names: Sequence[str], spans: Iterable[slice]) -> Iterator[Columns]:
         """Yield the cells, letter by letter."""
-        places = [self._header.index(name) for name in names]
+        places = [self._places[name] for name in names]
         records, at = self._records(), 0
         next(records)
         for span in spans:
@@ -260,7 +267,7 @@ class CsvReader(TextReader):
 
     def parsed(self, lines: list[str], names: Sequence[str], words: Collection[str]) -> Columns:
         """Return the fields of some lines."""
-        places = {name: self._header.index(name) for name in names}
+        places = {name: self._places[name] for name in names}
         numbers = {place for name, place in places.items() if name not in words}
         # A column that isn't used may hold any text, of which one character is kept.
         fields = [(f"f{i}", "f8" if i in numbers else "U1") for i in range(len(self._header))]
@@ -291,7 +298,7 @@ class CsvReader(TextReader):
     def bad_cell(self, rules: Sequence[CellRule]) -> str | None:
         """Go through the file row by row and say what is wrong with the first bad one, if any."""
         placed = sorted(
-            ((self._header.index(rule.column), rule) for rule in rules),
+            ((self._places[rule.column], rule) for rule in rules),
             key=lambda item: item[0],
         )
         records, line = self._records(), None

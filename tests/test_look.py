@@ -347,6 +347,13 @@ def test_what_is_wrong_goes_by_one_word() -> None:
     assert finding(right) == "turned round"
 
 
+@pytest.mark.parametrize("value", [0.1, 0.7, 0.9])
+def test_equal_confidences_have_no_row_that_is_the_mean_of_the_others(value: float) -> None:
+    right = np.arange(ROWS) < value * ROWS
+    rows = cb.Predictions.from_confidence(np.full(ROWS, value), correct=right)
+    assert "summary row" not in [found.what for found in look(rows)]
+
+
 @pytest.mark.parametrize("order", [[1, 2, 3, 4, 0], [1, 2, 0, 3, 4]])
 def test_another_order_of_the_columns_is_named_with_what_it_would_give(order: list[int]) -> None:
     # Where two columns stand in their places, accuracy is still above chance.

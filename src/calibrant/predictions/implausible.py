@@ -199,6 +199,7 @@ def summary_row(scores: NDArray[Any]) -> Iterator[Finding]:
     if n < FEW or not np.isfinite(first).all():
         return
     usual, spread = first.mean(axis=0), first.std(axis=0)
+    spread[spread <= 1e-12 * np.abs(usual)] = 0  # the rounding of a column of equal scores
     for place, word in ((-1, "last"), (0, "first")):
         row = columns[place].astype(np.float64)
         # Of most rows a few others say that they are none.

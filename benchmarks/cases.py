@@ -273,7 +273,7 @@ def far_from_optimum(model: Any, rows: Rows) -> str:
         beta, ridge = model.beta_, model.ridge * classes / n
         change = model.change_
         weight = change + (1.0 if change.ndim == 1 else np.eye(classes))
-    gap = optimality_gap(rows, weight, model.bias_, beta, ridge, model.inputs)
+    gap = optimality_gap(rows, weight, model.bias_, beta, ridge, model.x_is)
     return "" if gap < NEAR_OPTIMUM else f"up to {gap:.1e} above the optimum"
 
 

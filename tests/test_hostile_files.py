@@ -23,7 +23,7 @@ from calibrant.core.errors import (
     LooksLikeProbabilitiesWarning,
     PredictionsError,
 )
-from calibrant.files import ReadOptions, read_column, read_predictions
+from calibrant.files import ReadOptions, read_column, read_predictions, write_predictions
 from calibrant.files.gate import load_json, load_toml
 from calibrant.files.reading import PredictionFile
 from calibrant.posthoc.loading import load
@@ -178,6 +178,32 @@ def test_a_torch_file_whose_numbers_were_damaged_is_refused(part, place, tmp_pat
     content[at] ^= 8
     path.write_bytes(content)
     with refused(path, "can't read the torch file: Bad"):
+        read_predictions(path)
+
+
+def test_an_older_torch_file_that_lists_the_numbers_of_one_tensor_only_is_refused(tmp_path):
+    # torch gives the other tensor whatever is in memory.
+    path, file = tmp_path / "old.pt", io.BytesIO()
+    both = {"logits": torch.tensor(LOGITS), "labels": torch.tensor(LABELS)}
+    torch.save(both, file, _use_new_zipfile_serialization=False)
+    whole = file.getvalue()
+    path.write_bytes(whole)
+    assert read_predictions(path).n == len(LABELS)
+    key = whole.rindex(b"\x80\x02]q\x00(X") + 7
+    begin = key + 4 + int.from_bytes(whole[key : key + 4], "little")
+    path.write_bytes(whole[:begin] + b"q\x01" + whole[whole.index(b"e.", begin) :])
+    with refused(path, "it lacks the numbers of a tensor"):
+        read_predictions(path)
+
+
+def test_a_parquet_file_whose_footer_counts_other_rows_than_its_parts_is_refused(tmp_path):
+    path = tmp_path / "rows.parquet"
+    write_predictions(Predictions.from_logits(LOGITS, LABELS), path)
+    data, n = path.read_bytes(), len(LABELS)
+    # Whole numbers are doubled there; what follows the number of all rows is a list.
+    place = data.index(bytes([0x16, 2 * n, 0x19])) + 1
+    path.write_bytes(data[:place] + bytes([2 * n - 2]) + data[place + 1 :])
+    with refused(path, "its footer says 29 rows, and of its parts 30"):
         read_predictions(path)
 
 

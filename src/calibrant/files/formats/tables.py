@@ -238,7 +238,14 @@ class ParquetReader(ColumnReader):
         # A buffer bounds what is read of each column at once.
         with readable("the parquet file", self.where):
             self._file = self.held.enter_context(parquet.ParquetFile(file, buffer_size=1 << 20))
-        self.schema, self.rows = self._file.schema_arrow, self._file.metadata.num_rows
+        footer = self._file.metadata
+        self.schema, self.rows = self._file.schema_arrow, footer.num_rows
+        self._sizes = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
+        if sum(self._sizes) != self.rows:
+            raise PredictionsError(
+                f"{self.where}: is damaged: its footer says {self.rows} rows, and of its parts "
+                f"{sum(self._sizes)}"
+            )
         self._widths: dict[str, int] = {}
 
     def _width(self, name: str) -> int:
@@ -253,17 +260,14 @@ class ParquetReader(ColumnReader):
 
     def tables(self, names: Sequence[str], start: int) -> Iterator[Any]:
         """Yield tables from the row group on that holds the first row."""
-        sizes = [
-            self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)
-        ]
-        ends = np.cumsum(sizes)
+        ends = np.cumsum(self._sizes)
         group = int(np.searchsorted(ends, start, side="right"))
         yield int(ends[group - 1]) if group else 0
         deep = [name for name in names if str(self.kinds[name]).startswith((*LISTS, *DEEP))]
         width = max(1, len(self.schema), *map(self._width, deep))
         yield from self._file.iter_batches(
             max(1, min(ROWS_DECODED, (1 << 22) // width)),
-            row_groups=list(range(group, len(sizes))),
+            row_groups=list(range(group, len(self._sizes))),
             columns=list(names),
             use_threads=False,
         )

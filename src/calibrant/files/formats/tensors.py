@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickletools
 import struct
 import zipfile
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, BinaryIO, NoReturn, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,8 @@ from calibrant.files.opening import is_url, open_binary
 
 # A header of safetensors is text about tensors; none is as long as this.
 MOST_HEADER_BYTES = 100 << 20
+# In an older torch file: two marks of it, the machine, the tensors, and whose numbers follow.
+_PARTS_BEFORE_NUMBERS = 5
 # An array in a torch file may repeat its numbers, as one that was expanded does, up to this size.
 MOST_REPEATED_BYTES = 1 << 26
 DTYPES = {
@@ -220,6 +223,8 @@ class TorchReader(ArrayReader):
                     f"{self.where}: is damaged, or no torch file of tensors only (anything else "
                     "could run code); save a dict of tensors, or a .npz"
                 ) from error
+            if sizes is None:
+                self._check_listed(file, content)
         self._pair: list[tuple[int, ...]] | None = None
         content = _by_key(content)
         if isinstance(content, tuple | list):
@@ -229,6 +234,26 @@ class TorchReader(ArrayReader):
                 f"{self.where}: must hold a dict of tensors, not a {type(content).__name__}"
             )
         self._content = {str(key): one for key, one in cast(dict[Any, Any], content).items()}
+
+    def _check_listed(self, file: BinaryIO, content: Any) -> None:
+        """Refuse an older file that doesn't list the numbers of all its tensors.
+
+        torch gives a tensor that isn't listed whatever is in memory. The list is only looked at.
+        """
+        file.seek(0)
+        listed = set[str]()
+        with readable("the torch file", self.where):
+            for _ in range(_PARTS_BEFORE_NUMBERS):
+                listed = {held for _, held, _ in pickletools.genops(file) if isinstance(held, str)}
+        begun, held = set[int](), [content]
+        while held:
+            one = held.pop()
+            if hasattr(one, "untyped_storage"):
+                begun.add(one.untyped_storage().data_ptr())
+            else:
+                held += one.values() if isinstance(one, dict) else _listed(one)
+        if len(begun - {0}) > len(listed):
+            raise PredictionsError(f"{self.where}: is damaged: it lacks the numbers of a tensor")
 
     def _joined(self, name: str, parts: list[Any], *, by_row: bool) -> Any:
         """Return the tensor that those of all batches, or of all rows, make together."""
